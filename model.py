@@ -122,19 +122,25 @@ def rope_base(raw: dict) -> float:
 
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""(layer, q (B, H, T, D), k (B, K, T, D), v (B, K, T, D)) -> (B, H, T, D): what a token may look at, and where the
+"""(layer, q (B, T, H, D), k (B, T, K, D), v (B, T, K, D)) -> (B, T, H, D): what a token may look at, and where the
 keys and values of earlier tokens are kept, is the caller's business; the layers below are the same for all."""
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    """Scaled dot-product attention on (B, T, H or K, D) tensors; mask: (B, 1, T, keys), True where a query may look."""
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal, enable_gqa=True).transpose(1, 2)
 
 
 def causal(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Plain causal attention inside each row. Right padding needs no mask: no token looks to its right."""
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    return attention(q, k, v, is_causal=True)
 
 
 def rope_table(positions: Tensor, config: Config, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """(B, T) positions -> cos, sin (B, 1, T, D), computed in float32."""
+    """(B, T) positions -> cos, sin (B, T, 1, D), computed in float32."""
     half = torch.arange(0, config.head_dim, 2, device=positions.device, dtype=torch.float32) / config.head_dim
-    angles = positions[:, None, :, None].float() * config.rope_theta**-half  # (B, 1, T, D/2)
+    angles = positions[:, :, None, None].float() * config.rope_theta**-half  # (B, T, 1, D/2)
     angles = torch.cat((angles, angles), dim=-1)
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
@@ -166,9 +172,9 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend, layer: int) -> Tensor:
         projections = (self.q_proj, self.k_proj, self.v_proj)
-        q, k, v = (p(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for p in projections)  # (B, H or K, T, D)
-        out = attend(layer, rotate(q, *rope), rotate(k, *rope), v)  # (B, H, T, D)
-        return self.o_proj(out.transpose(1, 2).flatten(2))
+        q, k, v = (p(x).unflatten(-1, (-1, self.head_dim)) for p in projections)  # (B, T, H or K, D)
+        out = attend(layer, rotate(q, *rope), rotate(k, *rope), v)  # (B, T, H, D)
+        return self.o_proj(out.flatten(2))
 
 
 class MLP(nn.Module):
@@ -588,10 +594,10 @@ def generate(
                 cache.append((k, v))
                 return causal(layer, q, k, v)
             old_k, old_v = cache[layer]
-            k = torch.cat((old_k.expand(n, -1, -1, -1), k), 2)
-            v = torch.cat((old_v.expand(n, -1, -1, -1), v), 2)
+            k = torch.cat((old_k.expand(n, -1, -1, -1), k), 1)
+            v = torch.cat((old_v.expand(n, -1, -1, -1), v), 1)
             cache[layer] = k, v
-            return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+            return attention(q, k, v)
 
         state = model.hidden(torch.tensor([prompt], device=model.device), attend=attend)[:, -1].expand(n, -1)
         ids, logprobs = [], []
