@@ -33,7 +33,7 @@ AS_WORKER = __name__ == "__main__" and sys.argv[1:2] == ["--worker"]
 if not AS_WORKER:  # a worker has no use for the rules by which values are judged
     import tasks
 
-MAX_REPLY = 8 << 20  # bytes of one encoded value; a longer one travels as an opaque mark
+MAX_REPLY = 16 << 20  # bytes of one encoded value; a longer one travels as an opaque mark
 MAX_DEPTH = 100  # nesting of a value
 RESUMES = 8  # times that a program is started again after a crash or a timeout
 PRELOADED = ("bisect", "collections", "copy", "dataclasses", "datetime", "functools", "heapq", "itertools", "math",
@@ -349,11 +349,15 @@ class _Server:
 
 
 class _Limit:
-    """CPU seconds and wall seconds of one call, measured from now. Calls of a few milliseconds cost no measurement."""
+    """CPU seconds and wall seconds of one call, measured from now. Calls of a few milliseconds cost no measurement.
 
-    def __init__(self, timeout: float):
+    wall: the benchmark's own limit in wall seconds, which then is the only one.
+    """
+
+    def __init__(self, timeout: float, wall: float | None = None):
         now = time.monotonic()
-        self.timeout, self.deadline, self.check_at = timeout, now + 3 * timeout + 1, now + 0.02
+        self.timeout = timeout if wall is None else float("inf")
+        self.deadline, self.check_at = now + (3 * timeout + 1 if wall is None else wall), now + 0.02
         self.cpu_before: float | None = None
 
     def exceeded(self, child: _Child) -> bool:
@@ -447,23 +451,30 @@ class _Supervisor:
         job = self.job
         job.sendall(_pack([json.dumps(self.servers[0].report).encode()]))
         while True:
-            mode, timeout, *parts = _unpack(job)
-            run = self.run_script if mode == b"script" else partial(self.run_calls, int(mode))
-            job.sendall(_pack(run(float(timeout), *parts)))
+            mode, limits, *parts = _unpack(job)
+            timeout, *walls = json.loads(limits)
+            run = partial(self.run_script, timeout) if mode == b"script" else partial(
+                self.run_calls, int(mode), timeout, walls)
+            job.sendall(_pack(run(*parts)))
 
     def child(self, what: bytes, source: bytes, slot: int = 0) -> _Child:
         return _Child(self.servers[b"numpy" in source], what, slot, self.job)
 
-    def run_calls(self, resumes: int, timeout: float, source: bytes, entry: bytes, *calls: bytes) -> list[bytes]:
-        """What came of loading, then of each call; after a crash or a timeout the rest goes to a fresh process."""
+    def run_calls(self, resumes: int, timeout: float, walls: list[float], source: bytes, entry: bytes,
+                  *calls: bytes) -> list[bytes]:  # fmt: skip
+        """What came of loading, then of each call; after a crash or a timeout the rest goes to a fresh process.
+
+        walls: nothing, or wall seconds for all calls together, then for each.
+        """
         replies: list[bytes] = []
-        loaded = b""
+        loaded, start = b"", time.monotonic()
         for _ in range(1 + resumes):
             child = self.child(b"p", source)
             kind, data = child.ask([b"load", source, entry], _Limit(timeout))
             loaded = loaded or kind + data
             while kind in (VALUE, RAISED) and loaded[:1] == VALUE and len(replies) < len(calls):
-                kind, data = child.ask([b"call", calls[len(replies)]], _Limit(timeout))
+                wall = min(walls[0] + start - time.monotonic(), walls[1 + len(replies)]) if walls else None
+                kind, data = child.ask([b"call", calls[len(replies)]], _Limit(timeout, wall))
                 replies.append(kind + data)
             child.close()
             if loaded[:1] != VALUE or len(replies) == len(calls):
@@ -587,7 +598,7 @@ class Sandbox:
     def _execute(self, job: list[bytes], calls: int, seed: int = 0) -> list[bytes]:
         """The answer of a worker. A job that takes its worker down is tried again alone on a fresh one; down again,
         it is the program's fault if a known-good program passes (all its calls are crashes), else ours."""
-        patience = 30 + (calls + 2) * (3 * float(job[1]) + 1)
+        patience = 30 + (calls + 2) * (3 * json.loads(job[1])[0] + 1) + sum(json.loads(job[1])[1:2])
         for attempt in range(2):
             worker = self._idle[seed].pop() if self._idle[seed] and attempt == 0 else self._start(seed)
             try:
@@ -606,16 +617,18 @@ class Sandbox:
     def _probe(self, reason: str) -> None:
         worker = self._start(0)
         try:
-            answer = worker.request([b"0", b"10", b"def inc(x):\n    return x + 1\n", b"inc", b"inc(1)"], 60)
+            answer = worker.request([b"0", b"[10]", b"def inc(x):\n    return x + 1\n", b"inc", b"inc(1)"], 60)
         except _WorkerDown as down:
             answer = [str(down).encode()]
         worker.close()
         if answer != [VALUE + b"null", VALUE + b"2"]:
             raise SandboxError(f"workers go down, also under a harmless program: {reason}; {answer!r}")
 
-    def _run(self, program: str, entry: str, calls: Sequence[str], seed: int = 0, resumes: int = RESUMES):
+    def _run(self, program: str, entry: str, calls: Sequence[str], seed: int = 0, resumes: int = RESUMES,
+             walls: Sequence[float] = ()):  # fmt: skip
         texts = [text.encode("utf-8", "surrogatepass") for text in (program, entry, *calls)]
-        return self._execute([b"%d" % resumes, b"%r" % self.timeout, *texts], len(calls), seed)
+        limits = json.dumps([self.timeout, *walls]).encode()
+        return self._execute([b"%d" % resumes, limits, *texts], len(calls), seed)
 
     def _judge(self, program: str, entry: str, tests: Sequence[Any]) -> Verdict:
         parsed = [_parsed(test, entry) if isinstance(test, str) else test for test in tests]
@@ -626,8 +639,9 @@ class Sandbox:
         values = {call: _value(reply) for call, reply in zip(calls, replies, strict=True)}
         return Verdict(True, [Status.ERROR if test is None else _status(values[test.call], test) for test in parsed])
 
-    def _values(self, program: str, calls: Sequence[str], seed: int = 0, resumes: int = RESUMES) -> list[Value]:
-        loaded, *replies = self._run(program, "", calls, seed, resumes)
+    def _values(self, program: str, calls: Sequence[str], seed: int = 0, resumes: int = RESUMES,
+                walls: Sequence[float] = ()) -> list[Value]:  # fmt: skip
+        loaded, *replies = self._run(program, "", calls, seed, resumes, walls)
         if loaded[:1] != VALUE:
             return [_value(loaded)] * len(calls)
         return [_value(reply) for reply in replies]
@@ -667,6 +681,12 @@ class Sandbox:
         """[(program, [call source, ...]), ...] -> what the calls return; a call is any expression, run in order."""
         return self._map(self._values, items)
 
+    def timed_values(self, items: Iterable[tuple[str, Sequence[str], Sequence[float]]],
+                     total: float) -> list[list[Value]]:  # fmt: skip
+        """`values` under a benchmark's limits: [(program, calls, wall seconds of each call), ...], and `total` for all
+        calls of a program. Its first crash or timeout is its last call."""
+        return self._map(lambda program, calls, walls: self._values(program, calls, 0, 0, (total, *walls)), items)
+
     def ground_truth(self, items: Iterable[tuple[str, Sequence[str]]]) -> list[list[Value]]:
         """`values`, each call run twice: again in reverse order under another hash seed. A value that differs is none.
 
@@ -677,7 +697,7 @@ class Sandbox:
     def check_script(self, program: str, script: str, entry_point: str, timeout: float) -> Status:
         """Runs the script's check(candidate) in a process of its own; timeout: CPU seconds of the whole script."""
         texts = [text.encode("utf-8", "surrogatepass") for text in (program, entry_point, script)]
-        (kind,) = self._pool.submit(self._execute, [b"script", b"%r" % timeout, *texts], 0).result()
+        (kind,) = self._pool.submit(self._execute, [b"script", b"[%r]" % timeout, *texts], 0).result()
         known = {VALUE: Status.PASS, REFUTED: Status.FAIL, TIMEOUT: Status.TIMEOUT}
         return known.get(kind, Status.ERROR)
 
