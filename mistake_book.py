@@ -1,0 +1,95 @@
+"""The Mistake Book: per question, the tests that programs failed, replayed in later steps (the paper's T_hist).
+
+The paper's rule: a failure adds one to a test's count, a pass of the replayed test takes one away, at zero it is gone.
+Ours: a capacity per question, a file that is written atomically and checked when it is read, eviction of tests that the
+ground truth no longer confirms.
+Run by codea1.py:  book = MistakeBook(); book.update("q1", failed=[test], passed=[]); book.replay("q1", k=8)
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import astuple
+from pathlib import Path
+
+from tasks import Test
+
+
+class MistakeBook:
+    """Counts of failures by question id and test. A question's tests are kept in the order of their arrival."""
+
+    def __init__(self, capacity: int = 64):
+        if type(capacity) is not int or capacity < 1:
+            raise ValueError(f"capacity is the largest number of tests per question, at least 1, not {capacity!r}")
+        self.capacity = capacity
+        self.counts: dict[str, dict[Test, int]] = {}
+
+    def __len__(self) -> int:
+        """The number of stored tests of all questions."""
+        return sum(len(tests) for tests in self.counts.values())
+
+    def replay(self, question_id: str, k: int) -> list[Test]:
+        """At most k tests of the question, highest count first, the older first where counts are equal."""
+        tests = self.counts.get(question_id, {})
+        return sorted(tests, key=lambda test: -tests[test])[: max(k, 0)]
+
+    def update(self, question_id: str, failed: Iterable[Test], passed: Iterable[Test]) -> tuple[int, int]:
+        """Take one count per item of `passed`, then add one per item of `failed`; repeats count.
+
+        Over the capacity the lowest count goes, the newest first. Returns how many tests are new and how many are gone.
+        """
+        tests = self.counts.setdefault(question_id, {})
+        before = set(tests)
+        for test in passed:
+            if tests.get(test) == 1:
+                del tests[test]
+            elif test in tests:
+                tests[test] -= 1
+        for test in failed:
+            tests[test] = tests.get(test, 0) + 1
+        while len(tests) > self.capacity:
+            del tests[min(reversed(tests), key=lambda test: tests[test])]
+        after = set(tests)
+        if not tests:
+            del self.counts[question_id]
+        return len(after - before), len(before - after)
+
+    def evict(self, question_id: str, tests: Iterable[Test]) -> int:
+        """Drop tests of a question whatever their count; unknown ones are no matter. Returns how many are gone."""
+        stored = self.counts.get(question_id, {})
+        gone = sum(stored.pop(test, None) is not None for test in tests)
+        if not stored:
+            self.counts.pop(question_id, None)
+        return gone
+
+    def save(self, path: str | Path) -> None:
+        """Write the book as JSON; a reader, or a crash at any moment, finds the old file or the new one, whole."""
+        questions = {name: [[*astuple(test), n] for test, n in tests.items()] for name, tests in self.counts.items()}
+        part = Path(f"{path}.part")
+        with open(part, "w", encoding="utf-8") as file:
+            json.dump({"capacity": self.capacity, "questions": questions}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "MistakeBook":
+        """The book that `save` wrote; ValueError names the file and what is wrong with it."""
+        try:
+            stored = json.loads(Path(path).read_text(encoding="utf-8"))
+            book = cls(stored["capacity"])
+            for name, rows in stored["questions"].items():
+                book.counts[name] = dict(_row(row) for row in rows)
+                if not 0 < len(book.counts[name]) == len(rows) <= book.capacity:
+                    raise ValueError(f"question {name!r} has no test, one test twice or more tests than the capacity")
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{path} is not a Mistake Book: {error!r}") from error
+        return book
+
+
+def _row(row: list) -> tuple[Test, int]:
+    call, expected, via, tolerance, count = row
+    right = type(via) is list and all(type(text) is str for text in (call, expected, *via))
+    if not right or type(count) is not int or count < 1 or type(tolerance) not in (float, type(None)):
+        raise ValueError(f"a test is [call, expected, via, tolerance, count], not {row!r}")
+    return Test(call, expected, tuple(via), tolerance), count
