@@ -352,7 +352,7 @@ def rate(statuses: Sequence[Status], wanted: tuple[Status, ...]) -> float:
     return sum(s in wanted for s in ran) / len(ran) if ran else 0.0
 
 
-def coder_reward(loads: bool, suites: Sequence[Sequence[Status]], history: Sequence[Status]) -> float:
+def reward_coder(loads: bool, suites: Sequence[Sequence[Status]], history: Sequence[Status]) -> float:
     """R_C: the mean of pass_hist and of pass_new, this averaged over the suites with a valid test; one alone where the
     other does not exist.
 
@@ -367,7 +367,7 @@ def coder_reward(loads: bool, suites: Sequence[Sequence[Status]], history: Seque
     return sum(parts) / len(parts) if parts else 0.0
 
 
-def tester_reward(n_valid: int, n_invalid: int, new: Sequence[Status], history: Sequence[Status], k: int,
+def reward_tester(n_valid: int, n_invalid: int, new: Sequence[Status], history: Sequence[Status], k: int,
                   alpha: float) -> tuple[float, float, float]:
     """(R_T, R_val, R_adv) of a suite of a loading program: R_T = alpha·R_val + (1 - alpha)·R_adv.
 
@@ -387,8 +387,8 @@ def score(e: Execution, k: int, alpha: float) -> Rewards:
     for suites, loads, status in zip(e.suites, e.loads, e.status, strict=True):
         new = [[status[t] for t in suite.tests] for suite in suites]
         hist = [status[t] for t in e.history]
-        coder.append(coder_reward(loads, new, hist))
-        parts = [tester_reward(len(suite.tests), suite.n_invalid, s, hist, k, alpha) if loads else (0.0, 0.0, 0.0)
+        coder.append(reward_coder(loads, new, hist))
+        parts = [reward_tester(len(suite.tests), suite.n_invalid, s, hist, k, alpha) if loads else (0.0, 0.0, 0.0)
                  for suite, s in zip(suites, new, strict=True)]
         tester.append([r for r, _, _ in parts])
         r_val += [v for _, v, _ in parts]
@@ -402,7 +402,7 @@ def score(e: Execution, k: int, alpha: float) -> Rewards:
 def score_golden(box: Sandbox, question: Question, programs: list[str]) -> Rewards:
     """The golden baseline: R_C is the share of the question's own tests that the program passes; there is no tester."""
     verdicts = box.judge([(p, question.entry_point, list(question.tests)) for p in programs])
-    coder = [coder_reward(v.loads, [v.statuses], []) for v in verdicts]
+    coder = [reward_coder(v.loads, [v.statuses], []) for v in verdicts]
     return Rewards(coder, [[] for _ in programs], [v.loads for v in verdicts], [], [], coder, [])
 
 
@@ -416,8 +416,8 @@ def update_book(book: MistakeBook, question: Question, e: Execution) -> tuple[in
     passed = [t for _, status in loading for t in e.history if status[t] is Status.PASS]
     failed = [t for suites, status in loading for suite in suites for t in suite.tests if status[t] in FAILED]
     gone = book.evict(question.id, e.evicted)
-    change = book.update(question.id, failed, passed)
-    return change.added, change.removed + gone
+    added, removed = book.update(question.id, failed, passed)
+    return added, removed + gone
 
 
 def topvar(rewards: list[list[float]], top: int) -> list[int]:

@@ -11,12 +11,12 @@ from codea1 import (
     Execution,
     Suite,
     check_config,
-    coder_reward,
     cut,
     make_config,
     memory_bytes,
+    reward_coder,
+    reward_tester,
     score,
-    tester_reward,
     topvar,
     update_book,
     validate,
@@ -41,53 +41,53 @@ def suite_of(reply: str, k: int = 8, mode: str = "relabel") -> Suite:
 
 def test_worked_rows_one_and_three_of_the_figure():
     history = [P, F]
-    assert tester_reward(3, 0, [F, P, P], history, 3, 0.5)[0] == pytest.approx(0.708, abs=5e-4)
-    assert tester_reward(3, 0, [F, F, P], history, 3, 0.5)[0] == pytest.approx(0.792, abs=5e-4)
+    assert reward_tester(3, 0, [F, P, P], history, 3, 0.5)[0] == pytest.approx(0.708, abs=5e-4)
+    assert reward_tester(3, 0, [F, F, P], history, 3, 0.5)[0] == pytest.approx(0.792, abs=5e-4)
 
 
 def test_worked_row_two_follows_the_formula_not_the_figure():
-    """The figure prints Adv 0 and reward .333 for two valid tests and no new failure; no formula gives that. The formula
-    of the text gives Adv (0 - 1/2 + 1)/2 = .25 and reward .458."""
-    reward, r_val, r_adv = tester_reward(2, 1, [P, P], [P, F], 3, 0.5)
+    """The figure prints Adv 0 and reward .333 for two valid tests and no new failure; no formula gives that. That of
+    the text gives Adv (0 - 1/2 + 1)/2 = .25 and reward .458."""
+    reward, r_val, r_adv = reward_tester(2, 1, [P, P], [P, F], 3, 0.5)
     assert (r_val, r_adv, reward) == pytest.approx((2 / 3, 0.25, 0.458), abs=5e-4)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.25, 0.5, 0.75, 1.0])
 def test_alpha_weighs_validity_against_breaking(alpha):
-    reward, r_val, r_adv = tester_reward(4, 2, [F, F, P, P], [], 8, alpha)
+    reward, r_val, r_adv = reward_tester(4, 2, [F, F, P, P], [], 8, alpha)
     assert (r_val, r_adv) == (0.5, 0.25) and reward == pytest.approx(alpha * 0.5 + (1 - alpha) * 0.25)
 
 
 def test_a_suite_without_a_valid_test_earns_nothing_even_with_a_history_that_was_passed():
-    assert tester_reward(0, 8, [], [P, P], 8, 0.5) == (0.0, 0.0, 0.0)
-    assert tester_reward(0, 0, [], [P], 8, 0.5) == (0.0, 0.0, 0.0)
+    assert reward_tester(0, 8, [], [P, P], 8, 0.5) == (0.0, 0.0, 0.0)
+    assert reward_tester(0, 0, [], [P], 8, 0.5) == (0.0, 0.0, 0.0)
 
 
 def test_more_asserts_than_asked_for_do_not_raise_validity_above_one():
     reply = "\n".join(f"assert inc({i}) == {i + 1}" for i in range(20))
     suite = suite_of(reply, k=5)
     assert len(suite.tests) == 5 and suite.n_invalid == 0
-    assert tester_reward(len(suite.tests), suite.n_invalid, [P] * 5, [], 5, 1.0)[0] == 1.0
+    assert reward_tester(len(suite.tests), suite.n_invalid, [P] * 5, [], 5, 1.0)[0] == 1.0
 
 
 def test_tests_that_never_ran_are_neither_passed_nor_failed():
-    assert coder_reward(True, [[P, N, N, N]], []) == 1.0
-    assert coder_reward(True, [[N, N]], []) == 0.0
-    assert tester_reward(2, 0, [N, N], [N, N], 2, 0.0)[0] == 0.5  # fail_new 0, fail_hist 0: (0 - 0 + 1) / 2
+    assert reward_coder(True, [[P, N, N, N]], []) == 1.0
+    assert reward_coder(True, [[N, N]], []) == 0.0
+    assert reward_tester(2, 0, [N, N], [N, N], 2, 0.0)[0] == 0.5  # fail_new 0, fail_hist 0: (0 - 0 + 1) / 2
 
 
 def test_coder_reward_is_half_history_half_new():
-    assert coder_reward(True, [[P, F], [P, P]], [P, F, F, F]) == pytest.approx((0.25 + 0.75) / 2)
+    assert reward_coder(True, [[P, F], [P, P]], [P, F, F, F]) == pytest.approx((0.25 + 0.75) / 2)
 
 
 def test_a_suite_without_valid_tests_is_left_out_of_the_coders_mean():
-    assert coder_reward(True, [[], [P, F]], []) == 0.5
-    assert coder_reward(True, [[], []], [P]) == 1.0
+    assert reward_coder(True, [[], [P, F]], []) == 0.5
+    assert reward_coder(True, [[], []], [P]) == 1.0
 
 
 def test_no_test_at_all_earns_nothing():
-    assert coder_reward(True, [], []) == 0.0
-    assert coder_reward(True, [[], []], []) == 0.0
+    assert reward_coder(True, [], []) == 0.0
+    assert reward_coder(True, [[], []], []) == 0.0
 
 
 def test_a_program_that_does_not_load_earns_nothing_and_neither_do_its_suites():

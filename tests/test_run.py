@@ -1,0 +1,238 @@
+"""Whole runs of the command line on the embedded models, made small: files, baselines, resume, Ctrl-C, refusals."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import codea1
+from tasks import load_questions, save_questions
+
+ROOT = Path(codea1.__file__).parent
+SMALL = ["--steps", "4", "--batch-questions", "3", "--programs", "3", "--suites", "3", "--eval-samples", "1",
+         "--save-every", "2", "--workers", "2", "--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> list[str]:
+    """Flags of a run of seconds: four steps, and two held-out questions to evaluate."""
+    path = tmp_path_factory.mktemp("questions") / "held.jsonl"
+    save_questions(path, load_questions(ROOT / "tiny/tune.jsonl.gz")[:2])
+    return [*SMALL, "--final-questions", str(path), "--eval-questions", ""]
+
+
+def rows(path: Path) -> list[dict]:
+    return [json.loads(text) for text in path.read_text().splitlines()]
+
+
+def run(out: Path, flags: list[str], name: str = "run") -> Path:
+    assert codea1.main([*flags, "--out", str(out), "--name", name]) == 0
+    return out / name
+
+
+@pytest.fixture(scope="module")
+def whole(small, tmp_path_factory) -> Path:
+    """A run of four steps that nothing stopped."""
+    return run(tmp_path_factory.mktemp("whole"), small)
+
+
+def test_a_run_writes_every_file_and_every_logged_name_is_in_the_readme(whole):
+    metrics, final = rows(whole / "metrics.jsonl"), json.loads((whole / "final.json").read_text())
+    assert [row["step"] for row in metrics] == [1, 2, 3, 4]
+    named = set(re.findall(r"[a-z0-9_]+", "\n".join(
+        text.split("|")[1] for text in (ROOT / "README.md").read_text().splitlines() if text.startswith("| "))))
+    assert set(metrics[0]) <= named
+    assert set(codea1.FIGURES) <= set(final["before"]) & set(final["after"]) & named
+    assert set(metrics[0]["seconds"]) == {"programs", "suites", "execution", "update_coder", "update_tester", "total"}
+    samples = rows(whole / "samples.jsonl")
+    assert len(samples) == 4 * 3 and all(len(s["suites"]) == len(s["reward_tester"]) == 3 for s in samples)
+    assert json.loads((whole / "config.json").read_text())["seed"] == 0
+
+
+def test_checkpoints_open_in_transformers_with_the_same_logits(whole):
+    transformers = pytest.importorskip("transformers")
+    from model import Qwen2
+
+    ids = torch.arange(5, 25)[None]
+    for role in ("coder", "tester"):
+        folder = whole / "checkpoints/step_000004" / role
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(folder)
+        transformers.AutoTokenizer.from_pretrained(folder)
+        with torch.no_grad():
+            torch.testing.assert_close(theirs(ids).logits, Qwen2.from_pretrained(folder)(ids), atol=1e-4, rtol=1e-4)
+
+
+KILL_AT = """
+import os, signal, sys
+import torch
+import codea1, grpo
+
+def dies(function, call, after):
+    count = 0
+    def wrapped(*args, **kwargs):
+        nonlocal count
+        count += 1
+        if count == call and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = function(*args, **kwargs)
+        if count == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    return wrapped
+
+where = sys.argv.pop(1)
+if where == "rollout":  # the suites of step 3 are being written
+    codea1.sample_suites = dies(codea1.sample_suites, 3, False)
+elif where == "update":  # step 3: the coder has learned, the tester not yet
+    grpo.Policy.step = dies(grpo.Policy.step, 5, True)
+else:  # the checkpoint of step 4 is half written
+    torch.save = dies(torch.save, 3, True)
+sys.exit(codea1.main(sys.argv[1:]))
+"""
+
+
+def same_run(a: Path, b: Path) -> None:
+    """Metrics but for the times, samples, weights, moments and book are equal, bit for bit."""
+    for one, two in zip(rows(a / "metrics.jsonl"), rows(b / "metrics.jsonl"), strict=True):
+        for row in (one, two):
+            row.pop("seconds"), row.pop("tokens_per_second")
+        assert one == two
+    assert rows(a / "samples.jsonl") == rows(b / "samples.jsonl")
+    folders = [x / "checkpoints/step_000004" for x in (a, b)]
+    assert (folders[0] / "book.json").read_text() == (folders[1] / "book.json").read_text()
+    for role in ("coder", "tester"):
+        weights = [(f / role / "model.safetensors").read_bytes() for f in folders]
+        assert weights[0] == weights[1]
+        states = [torch.load(f / f"{role}.pt", weights_only=True) for f in folders]
+        flat = [torch.utils._pytree.tree_leaves(s) for s in states]
+        assert all(torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y
+                   for x, y in zip(flat[0], flat[1], strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["rollout", "update", "save"])
+def test_two_steps_a_kill_and_two_more_are_four_steps(where, small, whole, tmp_path, capsys):
+    done = subprocess.run([sys.executable, "-c", KILL_AT, where, *small, "--out", str(tmp_path), "--name", "run"],
+                          cwd=ROOT, capture_output=True, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    assert codea1.main(["--resume", str(tmp_path / "run")]) == 0
+    assert ("skipping the incomplete checkpoint" in capsys.readouterr().err) == (where == "save")
+    same_run(whole, tmp_path / "run")
+
+
+def test_the_same_seed_gives_the_same_run_with_another_number_of_sandbox_workers(small, whole, tmp_path):
+    same_run(whole, run(tmp_path, [*small, "--workers", "1"]))
+
+
+@pytest.mark.parametrize("flags", [
+    ["--reward", "golden"], ["--self-play"], ["--self-play", "--black-box"], ["--black-box"], ["--no-book"],
+    ["--alpha", "0"], ["--alpha", "1"], ["--wrong-answers", "drop"], ["--kl-coef", "0"], ["--topvar", "2"],
+], ids=" ".join)
+def test_every_baseline_runs(flags, small, tmp_path):
+    path = run(tmp_path, [*small, "--steps", "2", *flags])
+    metrics, last = rows(path / "metrics.jsonl"), path / "checkpoints/step_000002"
+    alone = flags[0] in ("--reward", "--self-play")
+    assert (last / "coder").is_dir() and (last / "tester").is_dir() != alone
+    assert ("reward_tester" in metrics[0]) == (flags[0] != "--reward")
+    if flags == ["--no-book"]:
+        assert all(row["book_size"] == row["book_added"] == row["pass_hist"] == 0 for row in metrics)
+    if flags == ["--kl-coef", "0"]:
+        assert metrics[-1]["kl_coder"] == 0
+
+
+def test_the_black_box_tester_is_not_shown_the_program(small, tmp_path, monkeypatch):
+    shown = []
+    real = codea1.tester_messages
+    monkeypatch.setattr(codea1, "tester_messages", lambda *args: shown.append(args[1]) or real(*args))
+    run(tmp_path / "a", [*small, "--steps", "1", "--black-box"])
+    assert shown and not any(shown)
+    shown.clear()
+    run(tmp_path / "b", [*small, "--steps", "1"])
+    assert any("def " in text for text in shown)
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(small, tmp_path):
+    flags = [*small, "--steps", "400", "--save-every", "0", "--out", str(tmp_path), "--name", "run"]
+    child = subprocess.Popen([sys.executable, "codea1.py", *flags], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    log, end = tmp_path / "run/metrics.jsonl", time.monotonic() + 60
+    while not (log.exists() and len(log.read_text().splitlines()) >= 2) and time.monotonic() < end:
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 130 and f"codea1 --resume {tmp_path / 'run'}" in err
+    saved = codea1.newest_checkpoint(tmp_path / "run")
+    assert saved is not None and int(saved.name[-6:]) == len(rows(log)) >= 2
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(small, whole, capsys):
+    assert codea1.main([*small, "--out", str(whole.parent), "--name", whole.name]) == 2
+    assert "holds a run already" in capsys.readouterr().err
+
+
+def test_a_resumed_run_refuses_what_would_make_it_another_run(small, whole, tmp_path, capsys):
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    assert codea1.main(["--resume", str(path), "--programs", "5"]) == 2
+    assert "--programs was 3, now 5" in capsys.readouterr().err
+    assert codea1.main(["--resume", str(path), "--coder", str(ROOT / "tiny/tester")]) == 2
+    assert "--coder was" in capsys.readouterr().err
+    config = json.loads((path / "config.json").read_text())
+    changed = tmp_path / "changed.jsonl"
+    save_questions(changed, load_questions(config["questions"])[:50])
+    for edit, message in (({"questions": str(changed)}, "has changed since"),
+                          ({"coder": config["tester"], "tester": config["coder"]}, "do not hold the models")):
+        (path / "config.json").write_text(json.dumps({**config, **edit}))
+        assert codea1.main(["--resume", str(path)]) == 2
+        assert message in capsys.readouterr().err
+    assert codea1.main(["--resume", str(tmp_path)]) == 2
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_exchanged_files_of_a_checkpoint_are_refused(whole, tmp_path, capsys):
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    last = path / "checkpoints/step_000004"
+    (last / "coder.pt").rename(last / "x")
+    (last / "tester.pt").rename(last / "coder.pt")
+    (last / "x").rename(last / "tester.pt")
+    assert codea1.main(["--resume", str(path)]) == 2
+    assert "were files exchanged?" in capsys.readouterr().err
+
+
+def test_an_incomplete_checkpoint_is_skipped_aloud(whole, tmp_path, capsys):
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    (path / "checkpoints/step_000004/book.json").write_text("{")
+    assert codea1.newest_checkpoint(path).name == "step_000002"
+    assert "skipping the incomplete checkpoint" in capsys.readouterr().err
+
+
+def test_old_checkpoints_go_and_the_newest_stay(small, tmp_path):
+    path = run(tmp_path, [*small, "--save-every", "1", "--keep-checkpoints", "2"])
+    assert sorted(p.name for p in (path / "checkpoints").iterdir()) == ["step_000003", "step_000004"]
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_runs_from_any_folder(small, tmp_path):
+    pip = [sys.executable, "-m", "pip"]
+    subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)], check=True)
+    wheel = next(tmp_path.glob("codea1-*.whl"))
+    site = tmp_path / "site"
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)], check=True)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    env = {**os.environ, "PYTHONPATH": str(site)}
+    done = subprocess.run([sys.executable, str(site / "bin/codea1"), "--steps", "1", "--batch-questions", "2",
+                           "--eval-samples", "1", "--name", "run"],
+                          cwd=elsewhere, env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    config = json.loads((elsewhere / "runs/run/config.json").read_text())
+    assert config["questions"].startswith(str(site)) and "golden_t1" in done.stdout
