@@ -630,10 +630,10 @@ class Sandbox:
         limits = json.dumps([self.timeout, *walls]).encode()
         return self._execute([b"%d" % resumes, limits, *texts], len(calls), seed)
 
-    def _judge(self, program: str, entry: str, tests: Sequence[Any]) -> Verdict:
+    def _judge(self, program: str, entry: str, tests: Sequence[Any], resumes: int = RESUMES) -> Verdict:
         parsed = [_parsed(test, entry) if isinstance(test, str) else test for test in tests]
         calls = list(dict.fromkeys(test.call for test in parsed if test is not None))
-        loaded, *replies = self._run(program, entry, calls)
+        loaded, *replies = self._run(program, entry, calls, resumes=resumes)
         if loaded[:1] != VALUE:
             return Verdict(False, [Status.ERROR] * len(tests))
         values = {call: _value(reply) for call, reply in zip(calls, replies, strict=True)}
@@ -661,9 +661,12 @@ class Sandbox:
 
     # -- what the trainer uses --
 
-    def judge(self, items: Iterable[tuple[str, str, Sequence[Any]]]) -> list[Verdict]:
-        """[(program, entry point, [Test or assert source, ...]), ...] -> verdicts. Each distinct call runs once."""
-        return self._map(self._judge, items)
+    def judge(self, items: Iterable[tuple[str, str, Sequence[Any]]], resumes: int = RESUMES) -> list[Verdict]:
+        """[(program, entry point, [Test or assert source, ...]), ...] -> verdicts. Each distinct call runs once.
+
+        resumes: how many crashes and timeouts a program may have before its remaining tests are not run.
+        """
+        return self._map(partial(self._judge, resumes=resumes), items)
 
     def loads(self, items: Iterable[tuple[str, str]]) -> list[bool]:
         """[(program, entry point), ...] -> whether the module runs to its end and defines it as a callable."""
