@@ -1,6 +1,6 @@
 """Evaluation: pass@k of a Code LLM, quality of a Test LLM, and their work together.
 
-Of the paper this keeps the measures (pass@k and avg@n of programs, accuracy and mutation score of tests, Mul, best-of-N).
+Of the paper this keeps the measures: pass@k and avg@n of programs, accuracy, mutation score and Mul of tests, best-of-N.
 Every verdict is made by the sandbox or on plain values that came out of it; this module runs no foreign code.
 All rates are percentages. `mean` of nothing is 0.0.
 
@@ -19,6 +19,7 @@ from sandbox import Sandbox, Status
 from tasks import Question, Test, coder_messages, extract_tests, holds, make_solution, relabel, tester_messages
 
 MAX_MUTANTS = 40  # made for a question that brings none, evenly spaced over all that there are
+Suite = list[Test | None]  # the asserts of one reply, None for a malformed one
 LETHAL = (Status.FAIL, Status.ERROR, Status.TIMEOUT)
 
 # ---- numbers ----
@@ -81,8 +82,8 @@ def golden_tests(question: Question) -> tuple[str, ...]:
     return tests
 
 
-def evaluate_coder(model: Qwen2, tokenizer: Tokenizer, questions: Sequence[Question], box: Sandbox, *, style: str, n: int,
-                   temperature: float, top_p: float, max_new_tokens: int, seed: int,
+def evaluate_coder(model: Qwen2, tokenizer: Tokenizer, questions: Sequence[Question], box: Sandbox, *, style: str,
+                   n: int, temperature: float, top_p: float, max_new_tokens: int, seed: int,
                    greedy: bool = False) -> CoderReport:
     """Golden pass rate of n sampled programs per question (greedy: one at temperature 0, n is not read).
 
@@ -125,74 +126,63 @@ class SuiteScore:
     mutants: int  # that load; the others are broken and not counted
 
 
-def question_mutants(question: Question) -> tuple[str, ...]:
-    """The mutants that a question brings, else at most MAX_MUTANTS of those that `mutants` makes of its reference."""
+def mutants_of(question: Question, limit: int | None = MAX_MUTANTS) -> list[str]:
+    """The mutants that a question brings, else those that `mutants` makes of its reference, at most `limit` of them."""
     if question.hidden and question.hidden.mutants:
-        return question.hidden.mutants
+        return list(question.hidden.mutants)
     made = list(dict.fromkeys(mutant for group in mutants(question.reference).values() for mutant in group))
-    step = max(1, len(made) / MAX_MUTANTS)
-    return tuple(made[int(i * step)] for i in range(min(len(made), MAX_MUTANTS)))
+    step = max(1.0, len(made) / (limit or len(made) or 1))
+    return [made[int(i * step)] for i in range(int(len(made) / step))]
 
 
-def statuses(box: Sandbox, jobs: list[tuple[str, str, list[Test]]]) -> list[list[Status] | None]:
-    """Status of every test of every job (program, entry point, tests); None for a program that does not load.
+def validate(questions: Sequence[Question], suites: Sequence[Sequence[Suite]],
+             box: Sandbox) -> tuple[list[set[Test]], list[dict[Test, Test]]]:
+    """Per question: the tests that hold as written, and the valid ones -> the same test with the ground truth's value.
 
-    The sandbox stops a program after several crashes or timeouts; here the rest is run too, so that the tests that one
-    suite holds never hang on the suites beside it.
+    A test is valid if its call runs on the ground truth and gives a plain value there.
     """
-    table: list[dict[Test, Status] | None] = [{} for _ in jobs]
-    open_jobs = list(range(len(jobs)))
-    while open_jobs:
-        todo = [[t for t in jobs[j][2] if t not in table[j]] for j in open_jobs]
-        verdicts = box.judge([(*jobs[j][:2], tests) for j, tests in zip(open_jobs, todo, strict=True)])
-        for j, tests, verdict in zip(open_jobs, todo, verdicts, strict=True):
-            new = {t: s for t, s in zip(tests, verdict.statuses, strict=True) if s is not Status.NOT_RUN}
-            if not verdict.loads:
-                table[j] = None
-            elif tests and not new:
-                raise RuntimeError("the sandbox ran none of a program's tests")
-            else:
-                table[j].update(new)
-        open_jobs = [j for j in open_jobs if table[j] is not None and len(table[j]) < len(set(jobs[j][2]))]
-    return [None if row is None else [row[t] for t in job[2]] for row, job in zip(table, jobs, strict=True)]
+    tests = [list(dict.fromkeys(test for suite in group for test in suite if test)) for group in suites]
+    calls = [list(dict.fromkeys(test.call for test in group)) for group in tests]
+    values = box.ground_truth(list(zip([q.reference for q in questions], calls, strict=True)))
+    known = [dict(zip(cs, vs, strict=True)) for cs, vs in zip(calls, values, strict=True)]
+    pairs = [[(test, truth[test.call].value) for test in group if truth[test.call].ok]
+             for group, truth in zip(tests, known, strict=True)]
+    right = [{test for test, value in group if holds(value, test)} for group in pairs]
+    relabelled = [{test: relabel(test, value) for test, value in group} for group in pairs]
+    return right, [{test: new for test, new in group.items() if new} for group in relabelled]
 
 
-def score_suites(questions: Sequence[Question], suites: Sequence[Sequence[list[Test | None]]], k: int, box: Sandbox,
-                 mutants_of=question_mutants) -> list[list[SuiteScore]]:
-    """Scores suites[question][suite] = the asserts of a reply (None = malformed), of which the first k count.
+def score_suites(questions: Sequence[Question], suites: Sequence[Sequence[Suite]], k: int, box: Sandbox,
+                 limit: int | None = MAX_MUTANTS) -> list[list[SuiteScore]]:
+    """Scores suites[question][suite]; the first k asserts of each count, duplicates inside a suite add nothing.
 
-    An assert is valid if it parses, its call runs on the ground truth and gives a plain value there; duplicates inside
-    a suite add nothing. A mutant is killed by a valid test that fails, raises or runs out of time on it.
+    A mutant is killed by a valid test that fails, raises or runs out of time on it. One suite per question: a mutant
+    that crashes or hangs is not run further; several: the sandbox's rule for such programs, tests not run kill nothing.
     """
-    distinct = [list(dict.fromkeys(t for suite in group for t in suite[:k] if t)) for group in suites]
-    calls = [list(dict.fromkeys(t.call for t in tests)) for tests in distinct]
-    truth = box.ground_truth([(q.reference, c) for q, c in zip(questions, calls, strict=True)])
-    known = [{c: v.value for c, v in zip(cs, vs, strict=True) if v.ok} for cs, vs in zip(calls, truth, strict=True)]
-    right = [{t for t in tests if t.call in known[i] and holds(known[i][t.call], t)} for i, tests in enumerate(distinct)]
-    valid = [{t: relabel(t, known[i][t.call]) for t in tests if t.call in known[i]} for i, tests in enumerate(distinct)]
-    tests = [list(dict.fromkeys(t for t in table.values() if t)) for table in valid]
-    jobs = [(i, m) for i, q in enumerate(questions) for m in mutants_of(q)]
-    rows = statuses(box, [(m, questions[i].entry_point, tests[i]) for i, m in jobs])
+    suites = [[suite[:k] for suite in group] for group in suites]
+    right, valid = validate(questions, suites, box)
+    tests = [list(dict.fromkeys(group.values())) for group in valid]
+    jobs = [(i, mutant) for i, q in enumerate(questions) for mutant in mutants_of(q, limit)]
+    resumes = {} if max(map(len, suites), default=0) > 1 else {"resumes": 0}
+    verdicts = box.judge([(mutant, questions[i].entry_point, tests[i]) for i, mutant in jobs], **resumes)
     killers: list[list[dict[Test, Status]]] = [[] for _ in questions]  # per mutant that loads: lethal test -> status
-    for (i, _), row in zip(jobs, rows, strict=True):
-        if row is not None:
-            killers[i].append({t: s for t, s in zip(tests[i], row, strict=True) if s in LETHAL})
-    return [[score_suite(suite[:k], k, right[i], valid[i], killers[i]) for suite in group]
+    for (i, _), verdict in zip(jobs, verdicts, strict=True):
+        if verdict.loads:
+            killers[i].append({t: s for t, s in zip(tests[i], verdict.statuses, strict=True) if s in LETHAL})
+    return [[score_suite([*suite, *[None] * (k - len(suite))], right[i], valid[i], killers[i]) for suite in group]
             for i, group in enumerate(suites)]
 
 
-def score_suite(suite: list[Test | None], k: int, right: set[Test], valid: dict[Test, Test | None],
+def score_suite(suite: Suite, right: set[Test], valid: dict[Test, Test],
                 killers: list[dict[Test, Status]]) -> SuiteScore:
-    padded = suite + [None] * (k - len(suite))
-    kills, dead, reasons = [], set(), defaultdict(set)
-    for test in padded:
+    kills, reasons = [], defaultdict(set)  # mutant -> the ways in which it died
+    for test in suite:
         for m, lethal in enumerate(killers):
             if valid.get(test) in lethal:
-                dead.add(m)
                 reasons[m].add(lethal[valid[test]])
-        kills.append(len(dead))
+        kills.append(len(reasons))
     timeouts = sum(kinds == {Status.TIMEOUT} for kinds in reasons.values())
-    return SuiteScore(tuple(t in right for t in padded), tuple(kills), timeouts, len(killers))
+    return SuiteScore(tuple(test in right for test in suite), tuple(kills), timeouts, len(killers))
 
 
 def evaluate_tester(model: Qwen2, tokenizer: Tokenizer, questions: Sequence[Question], box: Sandbox, *, style: str,
@@ -261,7 +251,7 @@ class Positions:
 def _pair_edits(node: ast.AST, at: Positions) -> Iterator[Edit]:
     """Edits of what stands between two operands: binary operators, comparisons, and / or."""
     if isinstance(node, ast.BinOp):
-        old, span = BINARY.get(type(node.op)), (node.left, node.op)
+        old = BINARY.get(type(node.op))
         for new in BINARY.values() if old else ():
             yield f"binary {old} {new}", *at.after(at.end(node.left), old), new
     if isinstance(node, ast.Compare):
@@ -331,9 +321,9 @@ def mutants(source: str) -> dict[str, list[str]]:
         for edits in (_pair_edits, _word_edits, _statement_edits):
             for name, start, end, new in edits(node, at):
                 try:
-                    mutant = ast.unparse(ast.parse(at.text[:start] + new.encode() + at.text[end:])) if start >= 0 else ""
+                    mutant = ast.unparse(ast.parse(at.text[:start] + new.encode() + at.text[end:]))
                 except (SyntaxError, ValueError):
                     continue
-                if mutant not in ("", original):
+                if start >= 0 and mutant != original:
                     found.setdefault(name, {})[mutant] = None
     return {name: list(group) for name, group in sorted(found.items())}
