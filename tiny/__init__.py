@@ -1,0 +1,1 @@
+"""The embedded default: questions, a tokenizer and two warm-started checkpoints, all written by tiny/build.py."""
