@@ -19,12 +19,12 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 MAX_SOURCE = 50_000  # characters of a value's source; nodes and characters of a value that a reply builds
-MAX_VALUE = 20_000_000  # nodes and characters of a value that came back
-FAULTS = (ValueError, TypeError, ArithmeticError, LookupError, RecursionError, MemoryError)  # what a bad value raises
+MAX_VALUE = 50_000_000  # nodes and characters of a value that came back
+FAULTS = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError, MemoryError)
 warnings.filterwarnings("ignore", module="<reply>")  # the parser's remarks on "\d" in a model's string
 
 
@@ -55,7 +55,8 @@ class Test:
     """One assert in parts; asserts that say the same are equal records, whatever their spelling was.
 
     call, expected: source with literals only (and `range` in the call). tolerance: abs(value - expected) < tolerance.
-    via: applied to the value in order: names of VIA, "round(2)", "['index']"; last maybe "bool" (bare, `not`) or "is".
+    via: applied to the value in order: names of VIA, "round({}, 2)", "{}['index']"; "bool" for a bare assert or `not`,
+    and last perhaps "is", for `is True` and `is False`: a value other than these two fails.
     """
 
     __test__ = False  # pytest: not a class of tests
@@ -66,17 +67,13 @@ class Test:
 
     @property
     def source(self) -> str:
-        """The assert as text: Test("f(2)", "False", ("[0]", "bool")).source -> "assert not f(2)[0]"."""
-        text, form = self.call, self.via[-1] if self.via else ""
+        """The assert as text, e.g. "assert bool(f(2)[0]) == False"; `parse_assert` makes the same test of it."""
+        text = self.call
         for step in self.via:
-            if step not in ("bool", "is"):
-                name, _, digits = step.partition("(")
-                text = text + step if step[0] == "[" else f"{name}({text}, {digits}" if digits else f"{name}({text})"
-        if form == "bool":
-            return f"assert {text}" if self.expected == "True" else f"assert not {text}"
+            text = step.replace("{}", text, 1) if "{}" in step else f"{step}({text})" if step != "is" else text
         if self.tolerance is not None:
             return f"assert abs({text} - {self.expected}) < {self.tolerance!r}"
-        return f"assert {text} {'is' if form == 'is' else '=='} {self.expected}"
+        return f"assert {text} {'is' if 'is' in self.via else '=='} {self.expected}"
 
 
 # ---- plain values: size, source, comparison ----
@@ -90,48 +87,39 @@ def plain_size(value: Any, limit: int = MAX_VALUE, types: Iterable[type] = PLAIN
     while todo:
         item = todo.pop()
         kind = type(item)
-        if kind not in types:
-            raise ValueError(f"a {kind.__name__} is not plain here")
+        size += 1 + (len(item) if kind in (str, bytes) else item.bit_length() // 4 if kind is int else 0)
+        if kind not in types or size > limit:
+            raise ValueError(f"{kind.__name__} is not plain" if kind not in types else f"larger than {limit}")
         if kind in SETS or kind in SEQUENCES or kind is dict:
             todo.extend([*item, *item.values()] if kind is dict else item)
-        size += 1 + (len(item) if kind in (str, bytes) else item.bit_length() // 4 if kind is int else 0)
-        if size > limit:
-            raise ValueError(f"a value of more than {limit} items and characters")
     return size
 
 
-def to_source(value: Any) -> str:
+def to_source(value: Any, depth: int = 60) -> str:
     """Literal text of a plain value, one text for equal sets; ValueError if it is not plain, too long or too deep.
 
-    Beyond Python's literals: float('inf'), float('nan'), set(), frozenset({1}), complex(1.0, 2.0).
+    Beyond Python's literals: float('inf'), float('nan'), set(), frozenset({1}), complex(1.0, 2.0). The parser stops
+    at 200 open brackets, so the depth has a limit.
     """
-    plain_size(value, MAX_SOURCE)
-    text = _source(value, depth=60)  # the parser stops at 200 open brackets
-    if len(text) > MAX_SOURCE:
-        raise ValueError(f"a source of {len(text)} characters, more than {MAX_SOURCE}")
-    return text
-
-
-def _source(value: Any, depth: int) -> str:
     kind = type(value)
-    if depth == 0:
-        raise ValueError("a value nested too deeply")
-    if kind is float and not math.isfinite(value):
-        return f"float('{value}')"
-    if kind is complex:
-        return f"complex({_source(value.real, depth)}, {_source(value.imag, depth)})"
-    if kind is int and value.bit_length() > 2000:
-        return hex(value)  # decimal text has a digit limit
-    if kind is dict:
-        return "{" + ", ".join(f"{_source(k, depth - 1)}: {_source(v, depth - 1)}" for k, v in value.items()) + "}"
-    if kind not in SETS and kind not in SEQUENCES:
-        return repr(value)
-    items = [_source(item, depth - 1) for item in value]
-    if kind in SEQUENCES:
-        text = ", ".join(items) + ("," if kind is tuple and len(items) == 1 else "")
-        return f"[{text}]" if kind is list else f"({text})"
-    text = "{" + ", ".join(sorted(items)) + "}" if items else ""
-    return (text or "set()") if kind is set else f"frozenset({text})"
+    if kind in SETS or kind in SEQUENCES:
+        items = [to_source(item, depth - 1) for item in value]
+        text = ", ".join(sorted(items) if kind in SETS else items) + "," * (kind is tuple and len(items) == 1)
+        text = f"[{text}]" if kind is list else f"({text})" if kind is tuple else f"{{{text}}}" if items else ""
+        text = f"frozenset({text})" if kind is frozenset else text or "set()"
+    elif kind is dict:
+        text = f"{{{', '.join(f'{to_source(k, depth - 1)}: {to_source(v, depth - 1)}' for k, v in value.items())}}}"
+    elif kind is complex:
+        text = f"complex({to_source(value.real)}, {to_source(value.imag)})"
+    elif kind is float and not math.isfinite(value):
+        text = f"float('{value}')"
+    elif kind is int and value.bit_length() > 2000:
+        text = hex(value)  # decimal text has a digit limit
+    else:
+        text = repr(value) if kind in PLAIN else ""
+    if not text or len(text) > MAX_SOURCE or depth < 0:
+        raise ValueError(f"a {kind.__name__} that is not plain, too long or nested too deeply")
+    return text
 
 
 def from_source(text: str) -> Any:
@@ -149,81 +137,64 @@ def equal(a: Any, b: Any) -> bool:
     Anything not of exact built-in types is equal to nothing, and its own methods are never called.
     """
     try:
-        plain_size(a)
-        plain_size(b)
-        return _equal(a, b)
+        return plain_size(a) > 0 and plain_size(b) > 0 and _equal(a, b)
     except FAULTS:
         return False
 
 
 def _equal(a: Any, b: Any) -> bool:
-    todo = [(a, b)]  # a stack of our own: no depth is too much
-    while todo:
-        a, b = todo.pop()
-        kind = type(a)
-        if kind in NUMBERS and type(b) in NUMBERS:
-            same = a == b or (a != a and b != b) or _close(a, b)
-        elif kind in SETS and type(b) in SETS:
-            same = len(a) == len(b)
-            todo.append((sorted(a - b), sorted(b - a)))  # members without an equal partner pair off in order
-        elif kind is not type(b):
-            same = False
-        elif kind in SEQUENCES:
-            same = len(a) == len(b)
-            todo.extend(zip(a, b, strict=False))
-        elif kind is dict:
-            same = len(a) == len(b)
-            todo.extend((a[key], b[key]) for key in a if key in b)
-            todo.append(tuple(sorted(item for item in x.items() if item[0] not in y) for x, y in ((a, b), (b, a))))
-        else:
-            same = a == b
-        if not same:
-            return False
-    return True
-
-
-def _close(a: complex, b: complex) -> bool:
-    isclose = cmath.isclose if complex in (type(a), type(b)) else math.isclose
-    return bool({type(a), type(b)} & {float, complex}) and isclose(a, b, rel_tol=1e-6, abs_tol=1e-6)
+    kinds = {type(a), type(b)}
+    if kinds <= set(NUMBERS):
+        inexact = bool(kinds & {float, complex})
+        return a == b or (a != a and b != b) or (inexact and cmath.isclose(a, b, rel_tol=1e-6, abs_tol=1e-6))
+    if kinds <= set(SETS):
+        a, b = sorted(a - b), sorted(b - a)  # members without an equal partner pair off in their order
+    elif kinds == {dict} and a.keys() == b.keys():
+        a, b = list(a.values()), [b[key] for key in a]
+    elif kinds == {dict}:
+        a, b = sorted(a.items()), sorted(b.items())
+    elif len(kinds) > 1 or type(a) not in SEQUENCES:
+        return type(a) is type(b) and a == b
+    return len(a) == len(b) and all(map(_equal, a, b))
 
 
 # ---- verdicts on a returned value ----
-VIA = {function.__name__: function for function in (sorted, len, set, list, tuple, sum, min, max, round, abs, str)}
+VIA = {item.__name__: item for item in (sorted, len, set, list, tuple, sum, min, max, round, abs, str, bool)}
 
 
 @lru_cache(maxsize=1024)
 def _step(text: str) -> Callable[[Any], Any]:
     """The function behind one item of `Test.via`; KeyError for an unknown one."""
-    if text.startswith("["):
-        return operator.itemgetter(from_source(text[1:-1]))
-    if text.startswith("round("):
-        return lambda value: round(value, int(text[6:-1]))
-    return {"bool": bool, "is": lambda value: value, **VIA}[text]
+    if text.startswith("{}["):
+        return operator.itemgetter(from_source(text[3:-1]))
+    if text.startswith("round({}, "):
+        return lambda value: round(value, int(text[10:-1]))
+    return VIA["bool" if text == "is" else text]
 
 
 _expected = lru_cache(maxsize=1024)(from_source)  # shared, never changed
 
 
-def _apply(step: str, value: Any) -> Any:
+def _apply(value: Any, step: str) -> Any:
+    if step == "is" and type(value) is not bool:
+        raise TypeError("neither True nor False")
     if step == "str" or (step in ("list", "tuple") and type(value) in SETS):
-        plain_size(value, types=PLAIN.difference(SETS))  # the order of a set hangs on the hash seed: ValueError
+        plain_size(value, types=PLAIN.difference(SETS))  # the order of a set hangs on the hash seed: refused
     return _step(step)(value)
 
 
-def _through(value: Any, via: Iterable[str]) -> Any:
+def _through(value: Any, via: tuple[str, ...]) -> Any:
     plain_size(value)
-    for step in via:
-        value = _apply(step, value)
-    return value
+    return reduce(_apply, via, value)
 
 
 def holds(value: Any, test: Test) -> bool:
     """Whether a returned value passes; one that is not plain, or that `via` cannot take, does not."""
     try:
         value, expected = _through(value, test.via), _expected(test.expected)
-        if test.tolerance is not None:
-            return type(value) in NUMBERS and (value == expected or abs(value - expected) < test.tolerance)
-        return value is expected if "is" in test.via else equal(value, expected)
+        if test.tolerance is None:
+            return equal(value, expected)
+        return type(value) in NUMBERS and (value == expected or abs(value - expected) < test.tolerance)
     except FAULTS:
         return False
 
@@ -232,9 +203,8 @@ def relabel(test: Test, value: Any) -> Test | None:
     """The same test, expecting what the ground truth's value gives; None if that makes no test."""
     try:
         result = _through(value, test.via)
-        via = test.via if result is None or type(result) is bool else tuple(step for step in test.via if step != "is")
         tolerance = None if test.tolerance is None else min(test.tolerance, _widest(result))
-        new = Test(test.call, to_source(result), via, tolerance)
+        new = Test(test.call, to_source(result), test.via, tolerance)
     except FAULTS:
         return None
     return new if holds(value, new) else None
@@ -246,6 +216,13 @@ def _widest(target: complex) -> float:
 
 
 # ---- asserts ----
+BUILTINS = VIA | {kind.__name__: kind for kind in (range, int, float, complex, dict, frozenset)} | {"math": math}
+DISPLAYS = {ast.List: list, ast.Tuple: tuple, ast.Set: set}
+OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+             ast.FloorDiv: operator.floordiv, ast.Pow: operator.pow}  # fmt: skip
+ENTRY = object()  # what the name of the entry point means
+
+
 def _parse(text: str) -> ast.Module | None:
     """The syntax tree, or None for what is not Python or too much for its parser."""
     try:
@@ -255,131 +232,114 @@ def _parse(text: str) -> ast.Module | None:
 
 
 def _arithmetic(op: ast.operator, a: Any, b: Any) -> Any:
-    """a op b for numbers, + and repetition for sequences; ValueError before a result becomes too large."""
-    if isinstance(op, ast.Pow) and type(a) is int and type(b) is int and a.bit_length() * b > MAX_SOURCE:
-        raise ValueError("a power with too many digits")
-    if isinstance(op, ast.Mult) and not {type(a), type(b)} <= set(NUMBERS):
-        count, items = (a, b) if type(a) is int else (b, a)
-        if len(items) * count > MAX_SOURCE:
-            raise ValueError("a repetition with too many items")
+    """a op b; ValueError where the result would be too large."""
+    sizes = [1 if type(x) in NUMBERS else len(x) for x in (a, b)]
+    bits = abs(a).bit_length() * b if isinstance(op, ast.Pow) and type(a) is type(b) is int else 0
+    items = max(sizes) * max([x for x in (a, b) if type(x) is int], default=1) if max(sizes) > 1 else 1
+    if bits > MAX_SOURCE or items > MAX_SOURCE:
+        raise ValueError("a result that is too large")
     return OPERATORS[type(op)](a, b)
 
 
-OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-             ast.FloorDiv: operator.floordiv, ast.Pow: operator.pow}  # fmt: skip
-DISPLAYS = {ast.List: list, ast.Tuple: tuple, ast.Set: set}
-MATH = {"inf": math.inf, "nan": math.nan, "pi": math.pi, "e": math.e}
-BUILTINS = {**VIA, "range": range, "int": int, "float": float, "complex": complex, "bool": bool, "dict": dict,
-            "frozenset": frozenset, "isclose": math.isclose, "abs": abs, "math": math}  # fmt: skip
+@dataclass(frozen=True)
+class Returned:
+    """Stands for what the entry point returns while an expression is read: the call, and what was applied to it."""
+
+    call: str
+    via: tuple[str, ...] = ()
+
+    def then(self, step: str) -> "Returned":
+        if "str" in self.via or len(self.via) > 5:
+            raise ValueError("too little is left of the value")  # len(str(f(x))[0]) is always 1
+        return Returned(self.call, (*self.via, step))
 
 
 class Scope:
     """What the names of a reply mean: a plain value, one of BUILTINS, ENTRY; a name bound to anything else is gone."""
-
-    ENTRY = object()
 
     def __init__(self, names: dict[str, Any]):
         self.names = names
         self.budget = 20 * MAX_SOURCE  # nodes and characters of all values that the reply builds
 
     def value(self, node: ast.AST) -> Any:
-        """The value of an expression made of literals, known names and listed built-ins; else one of FAULTS."""
+        """The value of an expression of literals, known names, listed built-ins and one call; else one of FAULTS."""
         match node:
-            case ast.Constant(value=value) if type(value) in PLAIN:
-                return value
-            case ast.Name(id=name) if type(self.names[name]) in PLAIN or type(self.names[name]) is range:
-                return self.names[name]
-            case ast.Attribute(value=ast.Name(id=name), attr=attr) if self.names[name] is math:
-                return MATH[attr]
+            case ast.Constant(value=value):
+                pass
+            case ast.Name(id=name):
+                value = self.names[name]
+            case ast.Attribute(value=ast.Name(id=name), attr="inf" | "nan" | "pi" | "e" as attr):
+                value = getattr(self.names[name], attr)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -self.value(operand)
+                value = -self.value(operand)
             case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
                 value = DISPLAYS[type(node)]([self.value(item) for item in items])
             case ast.Dict(keys=keys, values=values):
-                value = {self.value(k): self.value(v) for k, v in zip(keys, values, strict=True)}
+                value = dict(zip(map(self.value, keys), map(self.value, values), strict=True))
             case ast.BinOp(left=left, op=op, right=right):
                 value = _arithmetic(op, self.value(left), self.value(right))
-            case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if self.names[name] is BUILTINS[name]:
-                value = self._built(name, [self.value(arg) for arg in args])
-            case _:
-                raise ValueError(f"{type(node).__name__} has no value here")
-        self.budget -= 1 if type(value) is range else plain_size(value, min(self.budget, MAX_SOURCE))
-        return value
-
-    def _built(self, name: str, args: list) -> Any:
-        if any(type(arg) is range and len(arg) > MAX_SOURCE for arg in args) or (name == "round" and len(args) > 1):
-            raise ValueError("too much to build")
-        return _apply(name, args[0]) if name in VIA and len(args) == 1 else BUILTINS[name](*args)
-
-    def call(self, node: ast.AST) -> tuple[str, tuple[str, ...]]:
-        """Source of the entry-point call in an expression, and what stands around it, innermost first."""
-        match node:
-            case ast.Call(func=ast.Name(id=name), args=args, keywords=named) if self.names[name] is self.ENTRY:
+            case ast.Subscript(value=inner, slice=index):
+                value = self.value(inner).then(f"{{}}[{to_source(self.value(index))}]")
+            case ast.Call(func=ast.Name(id=name), args=args, keywords=named) if self.names[name] is ENTRY:
                 parts = [self._argument(arg) for arg in args]
                 parts += [f"{item.arg}={self._argument(item.value)}" for item in named if item.arg]
                 if len(parts) < len(args) + len(named) or sum(map(len, parts)) > MAX_SOURCE:
                     raise ValueError("arguments that are unpacked or too long")
-                return f"{name}({', '.join(parts)})", ()
-            case ast.Call(func=ast.Name(id=name), args=[inner], keywords=[]) if self.names[name] is VIA[name]:
-                step = name
-            case ast.Call(func=ast.Name(id=name), args=[inner, digits], keywords=[]) if self.names[name] is round:
-                step = f"round({range(16)[self.value(digits)]})"
-            case ast.Subscript(value=inner, slice=index):
-                step = f"[{to_source(self.value(index))}]"
+                value = Returned(f"{name}({', '.join(parts)})")
+            case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if self.names[name] is BUILTINS[name]:
+                value = self._built(name, [self.value(arg) for arg in args])
             case _:
-                raise ValueError(f"{type(node).__name__} has no meaning around a call")
-        call, via = self.call(inner)
-        if "str" in via or len(via) > 5:
-            raise ValueError("too little is left of the value")  # len(str(f(x))[0]) is always 1
-        return call, (*via, step)
+                raise ValueError(f"{type(node).__name__} has no value here")
+        if type(value) not in (Returned, range):
+            self.budget -= plain_size(value, min(self.budget, MAX_SOURCE))
+        return value
 
     def _argument(self, node: ast.AST) -> str:
         value = self.value(node)
         return repr(value) if type(value) is range else to_source(value)
 
+    def _built(self, name: str, args: list) -> Any:
+        """One of BUILTINS applied to values, or noted for later where it is to be applied to what the call returns."""
+        if name == "round" and len(args) == 2:
+            return args[0].then(f"round({{}}, {range(16).index(args[1])})")
+        if any(type(arg) is range and len(arg) > MAX_SOURCE for arg in args) or (name in VIA and len(args) > 1):
+            raise ValueError("too much to build, or too many arguments")
+        if args and type(args[0]) is Returned:
+            return args[0].then(VIA[name].__name__)
+        return _apply(args[0], name) if name in VIA and args else BUILTINS[name](*args)
+
     def test(self, node: ast.expr) -> Test:
         """The test that the expression of an assert states; one of FAULTS where it has no meaning here."""
         match node:
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                call, via = self.call(operand)
-                return Test(call, "False", (*via, "bool"))
-            case ast.Compare(left=left, ops=[ast.Eq() | ast.Is() as op], comparators=[right]):
-                call, via, expected = self._sides(left, right)
-                if isinstance(op, ast.Is) and expected is not None and type(expected) is not bool:
-                    raise ValueError("`is` has a meaning with None, True and False only")
-                return Test(call, to_source(expected), (*via, "is") if isinstance(op, ast.Is) else via)
-            case ast.Compare(
-                left=ast.Call(func=ast.Name(id=name), args=[ast.BinOp(op=ast.Sub()) as gap], keywords=[]),
-                ops=[ast.Lt() | ast.LtE() as op],
-                comparators=[bound],
-            ) if self.names[name] is abs:
-                call, via, target = self._sides(gap.left, gap.right)
-                return _near(call, via, target, self.value(bound), isinstance(op, ast.LtE))
-            case ast.Call(func=function, args=[left, right], keywords=named) if self._is_isclose(function):
-                call, via, target = self._sides(left, right)
+            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+                got, expected = self._sides(left, right)
+                return Test(got.call, to_source(expected), got.via)
+            case ast.Compare(left=left, ops=[ast.Is()], comparators=[right]):
+                got, expected = self._sides(left, right)
+                if expected is not None and type(expected) is not bool:
+                    raise ValueError("`is` has a meaning for None, True and False")
+                return Test(got.call, to_source(expected), got.via if expected is None else got.then("is").via)
+            case ast.Compare(left=ast.Call(ast.Name(name), [ast.BinOp(left, ast.Sub(), right)], []), ops=[op]):
+                if self.names[name] is abs and isinstance(op, (ast.Lt, ast.LtE)):
+                    got, target = self._sides(left, right)
+                    return _near(got, target, self.value(node.comparators[0]), isinstance(op, ast.LtE))
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="math"), attr="isclose"), args=args, keywords=named):
+                got, target = self._sides(*args)
                 limits = {"rel_tol": 1e-9, "abs_tol": 0.0} | {item.arg: self.value(item.value) for item in named}
-                if len(limits) > 2 or min(limits.values()) < 0:
-                    raise ValueError("isclose takes rel_tol and abs_tol, not below 0")
-                return _near(call, via, target, max(limits["rel_tol"] * abs(target), limits["abs_tol"]), True)
-        call, via = self.call(node)
-        if "str" in via:
-            raise ValueError("every text but one is true")
-        return Test(call, "True", (*via, "bool"))
+                sound = len(limits) == 2 and all(0 <= limit < math.inf for limit in limits.values())
+                if sound and self.names["math"] is math:
+                    return _near(got, target, max(limits["rel_tol"] * abs(target), limits["abs_tol"]), True)
+        negated = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+        got = self.value(node.operand if negated else node).then("bool")
+        return Test(got.call, str(not negated), got.via)
 
-    def _sides(self, left: ast.expr, right: ast.expr) -> tuple[str, tuple[str, ...], Any]:
-        """Call, via and the value on the other side, whichever side the call stands on."""
-        if not any(isinstance(node, ast.Name) and self.names.get(node.id) is self.ENTRY for node in ast.walk(left)):
-            left, right = right, left
-        return *self.call(left), self.value(right)
-
-    def _is_isclose(self, node: ast.expr) -> bool:
-        match node:
-            case ast.Attribute(value=ast.Name(id=name), attr="isclose"):
-                return self.names.get(name) is math
-        return isinstance(node, ast.Name) and self.names.get(node.id) is math.isclose
+    def _sides(self, left: ast.expr, right: ast.expr) -> tuple[Returned, Any]:
+        """What the call returns and the value on the other side, whichever side the call stands on."""
+        a, b = self.value(left), self.value(right)
+        return (b, a) if type(b) is Returned else (a, b)
 
     def read(self, statement: ast.stmt) -> list[Test | None]:
-        """The tests of one statement, None for each malformed assert; what the statement binds is taken note of."""
+        """The tests of one statement, None for each malformed assert; what it binds, and may change, is noted."""
         tests: list[Test | None] = [None for node in ast.walk(statement) if isinstance(node, ast.Assert)]
         bound = {}
         try:
@@ -387,31 +347,27 @@ class Scope:
                 case ast.Assert(test=node):
                     tests = [self.test(node)]
                 case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
-                    bound = {name: self.value(statement.value)}
+                    value = self.value(statement.value)
+                    bound = {} if type(value) is Returned else {name: value}
         except FAULTS:
             pass
         for node in ast.walk(statement):
             name = getattr(node, "asname", None) or getattr(node, "name", None) or getattr(node, "id", "")
-            meaning = self.names.get(name)
-            if isinstance(node, ast.alias) and not node.asname and meaning in (math, math.isclose, self.ENTRY):
-                continue  # imported under its own name
-            if not isinstance(getattr(node, "ctx", None), ast.Load) or (
-                isinstance(statement, ast.Expr) and type(meaning) in (list, dict, set)  # such as xs.append(1)
-            ):
+            meaning, loaded = self.names.get(name), isinstance(getattr(node, "ctx", None), ast.Load)
+            imported = isinstance(node, ast.alias) and not node.asname and (meaning is math or meaning is ENTRY)
+            mutable = type(meaning) in (list, dict, set) and not (bound or isinstance(statement, ast.Assert))
+            if not imported and (not loaded or mutable):  # mutable: xs.append(1), xs[0] = 1
                 self.names.pop(name, None)
         self.names.update(bound)
         return tests
 
 
-def _near(call: str, via: tuple[str, ...], target: Any, tolerance: Any, closed: bool) -> Test:
-    """abs(call - target) < tolerance, or <= if closed; a tolerance that lets nothing or nearly all pass is refused."""
-    if type(target) not in NUMBERS or not (0 if closed else 5e-324) <= tolerance <= _widest(target) < math.inf:
+def _near(got: Returned, target: Any, tolerance: float, closed: bool) -> Test:
+    """abs(got - target) < tolerance, or <= if closed; one that lets nothing or nearly everything pass is refused."""
+    if not (0 <= tolerance <= _widest(target) < math.inf and (closed or tolerance > 0)):
         raise ValueError("a tolerance without a meaning")
-    return Test(call, to_source(target), via, math.nextafter(tolerance, math.inf) if closed else float(tolerance))
-
-
-def _scope(entry_point: str) -> Scope:
-    return Scope({**BUILTINS, entry_point: Scope.ENTRY})
+    tolerance = math.nextafter(tolerance, math.inf) if closed else float(tolerance)
+    return Test(got.call, to_source(target), got.via, tolerance)
 
 
 def parse_assert(source: str, entry_point: str | None = None) -> Test | None:
@@ -420,21 +376,20 @@ def parse_assert(source: str, entry_point: str | None = None) -> Test | None:
     if tree is None or len(tree.body) != 1 or not isinstance(tree.body[0], ast.Assert):
         return None
     if entry_point is None:
-        calls = [getattr(node.func, "id", "") for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        calls = [name for name in calls if name not in BUILTINS] or calls
-        entry_point = calls[0] if len(set(calls)) == 1 else ""
-    return _scope(entry_point).read(tree.body[0])[0]
+        calls = {getattr(node.func, "id", "math") for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        calls = calls - BUILTINS.keys() or calls
+        entry_point = calls.pop() if len(calls) == 1 else ""
+    return Scope({**BUILTINS, entry_point: ENTRY}).read(tree.body[0])[0]
 
 
 def _statements(text: str) -> Iterator[ast.stmt | None]:
     """The statements of a text at the margin, one by one; None for an assert that is not Python."""
-    tree = _parse(text)
-    if tree is not None:
-        yield from tree.body
+    if whole := _parse(text):
+        yield from whole.body
         return
     pending = ""  # an assert that may go on in the next piece
     for piece in (*re.split(r"(?m)^(?=[^\s)\]}]|[ \t]+assert\b)", text), "assert"):
-        starts = piece.lstrip().startswith("assert")
+        starts = re.match(r"\s*assert\b", piece)
         whole = _parse(pending + piece) if pending and not starts and pending.count("\n") < 50 else None
         tree = whole or _parse(piece)
         if pending and not whole and (tree or starts):
@@ -451,10 +406,9 @@ def extract_tests(reply: str, entry_point: str, limit: int) -> list[Test | None]
 
     Read are the fenced blocks without a tag or tagged Python; a reply without any fence is read as a whole.
     """
-    blocks = _blocks(reply)
-    scope, tests = _scope(entry_point), []
+    blocks, scope, tests = _blocks(reply), Scope(dict(BUILTINS)), []
     for code in [code for tag, code in blocks if tag in PYTHON] if blocks else [_unix(reply)]:
-        scope.names[entry_point] = Scope.ENTRY  # a copy of the program in a block of its own does no harm
+        scope.names[entry_point] = ENTRY  # a copy of the program in a block of its own does no harm
         for statement in _statements(code):
             tests += scope.read(statement) if statement else [None]
             if len(tests) >= limit:
@@ -462,9 +416,15 @@ def extract_tests(reply: str, entry_point: str, limit: int) -> list[Test | None]
     return tests
 
 
-# ---- replies to programs ----
+# ---- programs ----
 PYTHON = {"", "python", "py", "python3", "py3"}
-FENCE = re.compile(r"([ \t]*(?:(?:[-*+]|\d+[.)])[ \t]+)?)(`{3,}(?!.*`)|~{3,})[ \t]*(.*)")
+FENCE = re.compile(  # indent, fence, info, and text up to a fence as long, the start of a new block, or the end;
+    r"^([ \t]*(?:(?:[-*+]|\d+[.)])[ \t]+)?)(`{3,}|~{3,})([^`\n]*)\n"
+    r"((?:\"\"\"(?:\\.|[^\\])*?\"\"\"|'''(?:\\.|[^\\])*?'''|.)*?)"  # strings of many lines may show fences
+    r"(?:^[ \t]*\2[`~]*[ \t]*$|(?=^[ \t]*\2[ \t]*\w)|\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def _unix(text: str) -> str:
@@ -472,43 +432,31 @@ def _unix(text: str) -> str:
 
 
 def _blocks(reply: str) -> list[tuple[str, str]]:
-    """(tag, code) of the fenced blocks by CommonMark's rules; the tag is lower case, "" without one.
-
-    "1. Code:\n   ```{.Python}\n   x = 1\n   ```" -> [("python", "x = 1\n")]
-    """
-    blocks, lines = [], _unix(reply).split("\n")
-    while lines:
-        head = FENCE.fullmatch(lines.pop(0))
-        if not head:
-            continue
-        indent, fence, info = head.groups()
-        code = [info] if re.match(r"(def|class|import|from|assert|@)\b", info) else []
-        tag = "" if code else re.match(r"[{.\s]*([\w+#-]*)", info)[1].lower()
-        closing = re.compile(rf"[ \t]*{fence[0]}{{{len(fence)},}}[ \t]*")
-        while lines and not closing.fullmatch(lines[0]):
-            code.append(re.sub(rf"^[ \t]{{0,{len(indent)}}}", "", lines.pop(0)))
-        del lines[:1]
-        blocks.append((tag, "\n".join(code) + "\n"))
+    """Tag (lower case, "" if none) and text of each fenced block: "1. ```Py\\n   x\\n   ```" -> [("py", "x\\n")]."""
+    blocks = []
+    for indent, _, info, text in FENCE.findall(_unix(reply) + "\n"):
+        text = re.sub(rf"(?m)^[ \t]{{1,{len(indent)}}}", "", text) if indent else text
+        if re.match(r"(def|class|import|from|assert|@)\b", info):  # code on the line of the fence is no tag
+            info, text = "", f"{info}\n{text}"
+        blocks.append((re.match(r"[\s{.]*([\w+#-]*)", info)[1].lower(), text))
     return blocks
 
 
-def _scope_nodes(statements: list[ast.stmt]) -> Iterator[ast.AST]:
-    """The nodes that belong to the scope of these statements: what is inside functions and classes is left out."""
+def _own_nodes(statements: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """The nodes of these statements, without what is inside the functions and classes among them."""
     todo = list(statements)
     while todo:
         yield (node := todo.pop())
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.comprehension)):
+        if not isinstance(node, (*DEFINITIONS, ast.Lambda, ast.comprehension)):
             todo.extend(ast.iter_child_nodes(node))
 
 
-def top_names(text: str) -> set[str]:
+def top_names(program: str) -> set[str]:
     """The names that a program binds at its top level; none if it is not Python."""
     names = set()
-    for node in _scope_nodes(getattr(_parse(text), "body", [])):
-        if isinstance(node, ast.alias):
-            names.add((node.asname or node.name).split(".")[0])
-        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names.add(node.name)
+    for node in _own_nodes(getattr(_parse(program), "body", [])):
+        if isinstance(node, (ast.alias, *DEFINITIONS)):
+            names.add((getattr(node, "asname", None) or node.name).split(".")[0])
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             names.add(node.id)
     return names
@@ -520,10 +468,10 @@ def extract_program(reply: str, entry_point: str) -> str:
     The last Python block (a missing tag will do) that defines the entry point, else the last one tagged Python, else
     the last block that parses, else the whole reply if it parses.
     """
-    blocks = [(tag, code) for tag, code in reversed(_blocks(reply)) if code.strip()]
-    choices = [code for tag, code in blocks if tag in PYTHON and entry_point in top_names(code)]
-    choices += [code for tag, code in blocks if tag and tag in PYTHON]
-    choices += [code for tag, code in blocks if _parse(code)]
+    blocks = [(tag, text) for tag, text in reversed(_blocks(reply)) if text.strip()]
+    choices = [text for tag, text in blocks if tag in PYTHON and entry_point in top_names(text)]
+    choices += [text for tag, text in blocks if tag and tag in PYTHON]
+    choices += [text for _, text in blocks if _parse(text)]
     choices += [text for text in [_unix(reply)] if text.strip() and _parse(text)]
     return choices[0] if choices else ""
 
@@ -532,92 +480,78 @@ def make_solution(question: Question, reply: str) -> str:
     """The program of a reply, with the prompt's own code in front where the program lacks names that it defines."""
     prompt, name = question.prompt, question.entry_point
     program = extract_program(reply, name)
-    body = "" if name in top_names(program) else _body(prompt, program or _unix(reply), name)
-    return body or complete(prompt, program, name)
+    body = "" if name in top_names(program) else _as_body(prompt, program or _unix(reply), name)
+    return body or _behind(prompt, program, name)
 
 
-def complete(prompt: str, program: str, entry_point: str) -> str:
-    """A program behind the prompt's own code, unchanged, if it lacks names that this code defines; else as it is.
-
-    The stub of the entry point itself stays out: a program without that function must not load.
-    """
-    defined, code = top_names(program), prompt if _parse(prompt) else prompt.rstrip() + "\n    pass\n"
-    if not _parse(program) or not program.strip() or top_names(code) <= defined | {entry_point}:
-        return program
-    front, lines = code.split("\n"), program.split("\n")
-    for node in reversed(_parse(code).body):
-        if getattr(node, "name", "") == entry_point:
-            del front[min([node.lineno, *(item.lineno for item in node.decorator_list)]) - 1 : node.end_lineno]
-    first = [node.end_lineno for node in _parse(program).body if getattr(node, "module", "") == "__future__"]
-    lines[max(first, default=0) : max(first, default=0)] = front  # __future__ must stay ahead of everything
-    return "\n".join(lines)
-
-
-def _body(prompt: str, text: str, entry_point: str) -> str:
+def _as_body(prompt: str, text: str, entry_point: str) -> str:
     """The prompt continued by the body of its function; "" if the text is none, that is, if it returns nothing."""
     head = prompt.rstrip() + "\n"
     for body in (text, "    " + text, textwrap.indent(text, "    ")):
         for node in getattr(_parse(head + body), "body", []):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == entry_point:
-                ends = [inner.lineno for inner in _scope_nodes(node.body) if isinstance(inner, (ast.Return, ast.Yield))]
+            if isinstance(node, DEFINITIONS) and node.name == entry_point:
+                ends = [inner.lineno for inner in _own_nodes(node.body) if isinstance(inner, (ast.Return, ast.Yield))]
                 if max(ends, default=0) > head.count("\n"):
                     return head + body
     return ""
 
 
+def _behind(prompt: str, program: str, entry_point: str) -> str:
+    """The program behind the prompt's code if it lacks a name of it, without the stub of the entry point: else a
+    program that does not define it would load."""
+    code = prompt if _parse(prompt) else prompt.rstrip() + "\n    pass\n"
+    if not program.strip() or not _parse(program) or top_names(code) <= top_names(program) | {entry_point}:
+        return program
+    front, lines = code.split("\n"), program.split("\n")
+    for node in reversed(_parse(code).body):
+        if isinstance(node, DEFINITIONS) and node.name == entry_point:
+            del front[min(item.lineno for item in (node, *node.decorator_list)) - 1 : node.end_lineno]
+    futures = [node.end_lineno for node in _parse(program).body if getattr(node, "module", "") == "__future__"]
+    start = max(futures, default=0)  # `from __future__` has to stay first
+    return "\n".join([*lines[:start], *front, *lines[start:]])
+
+
 # ---- files ----
 def load_questions(path: str) -> list[Question]:
-    """The questions of a .jsonl, .jsonl.gz or .json file; ValueError names the file, the record and what is wrong.
+    """The questions of a .jsonl, .jsonl.gz or .json file; ValueError names the file, the line and what is wrong.
 
-    Formats: our own (the fields of Question), EvalPlus and HumanEval (reference: prompt and canonical_solution; tests:
+    Formats: ours (the fields of Question), EvalPlus and HumanEval (reference: prompt and canonical_solution; tests:
     those base asserts that have a meaning here), ULT (no tests: those in the file are not gold).
     """
-    path = str(path)
+    path, questions = str(path), {}
     with (gzip.open if path.endswith(".gz") else open)(path, "rt", encoding="utf-8") as file:
-        text = file.read()
-    questions: dict[str, Question] = {}
-    rows = json.loads(text) if path.removesuffix(".gz").endswith(".json") else text.split("\n")
+        rows = json.load(file) if path.removesuffix(".gz").endswith(".json") else list(file)
     for number, row in enumerate(rows, start=1):
-        if isinstance(row, str) and not row.strip():
-            continue
         try:
-            question = _question(json.loads(row) if isinstance(row, str) else row)
-            if question.id in questions:
-                raise ValueError(f"the id {question.id!r} is there twice")
-        except KeyError as error:
-            raise ValueError(f"{path}, record {number}: the field {error} is missing") from None
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"{path}, record {number}: {error}") from error
-        questions[question.id] = question
+            if row and row != "\n":
+                question = _question(json.loads(row) if isinstance(row, str) else row)
+                if question.id in questions:
+                    raise ValueError(f"the id {question.id!r} is there twice")
+                questions[question.id] = question
+        except (ValueError, TypeError, KeyError) as error:
+            reason = f"the field {error} is missing" if isinstance(error, KeyError) else error
+            raise ValueError(f"{path}, line or record {number}: {reason}") from error
     if not questions:
         raise ValueError(f"{path}: there are no questions in it")
     return list(questions.values())
 
 
-def _question(row: dict) -> Question:
-    if not isinstance(row, dict):
-        raise ValueError(f"a record is an object with fields, not a {type(row).__name__}")
+def _question(row: dict[str, Any]) -> Question:
     if "func_name" in row:
         return Question(str(row["task_id"]), row["prompt"], row["func_name"], row["code"], ())
-    if "canonical_solution" in row or "task_id" in row:
+    if "task_id" in row:
         prompt, solution, name = row["prompt"], row["canonical_solution"], row["entry_point"]
-        reference = complete(prompt, solution, name) if name in top_names(solution) else prompt + solution
-        tests = _benchmark_tests(row.get("assertion") or row.get("test", ""), name)
-        return Question(row["task_id"], prompt, name, reference, tests)
-    if "id" in row or "reference" in row:
-        hidden = row.get("hidden")
-        if hidden:
-            hidden = Hidden(tuple(hidden["golden"]), tuple(hidden["mutants"]), hidden["family"], hidden["split"])
-        return Question(row["id"], row["prompt"], row["entry_point"], row["reference"], tuple(row["tests"]), hidden)
-    raise ValueError(f"a format that is not known, with the fields {', '.join(row)}")
-
-
-def _benchmark_tests(text: str, entry_point: str) -> tuple[str, ...]:
-    """The asserts of a benchmark's test text (`candidate` is the entry point) that have a meaning here."""
-    text = re.sub(r"\bcandidate\b", entry_point, text)
-    found = [node for node in ast.walk(_parse(text) or ast.Module([], [])) if isinstance(node, ast.Assert)]
-    sources = [ast.unparse(ast.Assert(node.test)) for node in found]
-    return tuple(source for source in sources if parse_assert(source, entry_point))
+        reference = _behind(prompt, solution, name) if name in top_names(solution) else prompt + solution
+        asserts = re.sub(r"\bcandidate\b", name, row.get("assertion") or row.get("test", ""))
+        found = [node for node in ast.walk(_parse(asserts) or ast.Module([])) if isinstance(node, ast.Assert)]
+        sources = [ast.unparse(ast.Assert(node.test)) for node in found]
+        return Question(row["task_id"], prompt, name, reference, tuple(s for s in sources if parse_assert(s, name)))
+    if "id" not in row and "reference" not in row:
+        raise ValueError(f"a format that is not known, with the fields {list(row)}")
+    hidden = row.get("hidden")
+    if hidden:
+        hidden = Hidden(tuple(hidden["golden"]), tuple(hidden["mutants"]), hidden["family"], hidden["split"])
+    return Question(row["id"], row["prompt"], row["entry_point"], row["reference"], tuple(row["tests"]), hidden)
 
 
 def save_questions(path: str, questions: Iterable[Question]) -> None:
@@ -637,30 +571,32 @@ class Prompts:
     black_box: str
 
 
-ASK = (
-    "Write exactly {k} test assertions for `{entry_point}` in one ```python block, one per line, each of the form\n"
-    "assert {entry_point}(ARGUMENTS) == EXPECTED\nwith literal arguments and the literal value that a right solution "
-    "returns. Choose inputs that are likely to expose a mistake: edge cases, boundaries, ties, empty, extreme values."
-)
+ASK = """Write exactly {k} test assertions for `{entry_point}` in one ```python block, one per line, each of the form
+assert {entry_point}(ARGUMENTS) == EXPECTED
+with literal arguments and, as EXPECTED, the literal value that a right solution returns. Choose inputs that are likely
+to expose a mistake: edge cases, boundaries, ties, empty and extreme values."""
 PROMPTS = {
+    "plain": Prompts("{prompt}", "{prompt}\n{program}", "{prompt}\ntest"),
     "instruct": Prompts(
         "Solve this problem in Python:\n\n{prompt}\n\nGive the complete function `{entry_point}`, with the imports and "
         "helpers it needs, in one ```python block.",
         "Problem:\n\n{prompt}\n\nA solution that may be wrong:\n\n```python\n{program}\n```\n\n" + ASK,
         "Problem:\n\n{prompt}\n\n" + ASK,
     ),
-    "plain": Prompts("{prompt}", "{prompt}\n{program}", "{prompt}\ntest"),
 }
+
+
+def _messages(template: str, question: Question, **fields: Any) -> list[dict[str, str]]:
+    text = template.format(prompt=question.prompt, entry_point=question.entry_point, **fields)
+    return [{"role": "user", "content": text}]
 
 
 def coder_messages(question: Question, style: str) -> list[dict[str, str]]:
     """The chat that asks for a program; `style` is a key of PROMPTS."""
-    text = PROMPTS[style].coder.format(prompt=question.prompt, entry_point=question.entry_point)
-    return [{"role": "user", "content": text}]
+    return _messages(PROMPTS[style].coder, question)
 
 
 def tester_messages(question: Question, program: str | None, k: int, style: str) -> list[dict[str, str]]:
     """The chat that asks for k asserts, for a program or, with None, for the question alone (black-box)."""
     template = PROMPTS[style].black_box if program is None else PROMPTS[style].tester
-    text = template.format(prompt=question.prompt, entry_point=question.entry_point, program=program, k=k)
-    return [{"role": "user", "content": text}]
+    return _messages(template, question, program=program, k=k)
