@@ -11,7 +11,7 @@ slot of most families (its "myth") is slipped more often than not. The tester le
 minority of them careful, some answers wrong. Neither corpus sees golden tests, or a tune or held-out question.
 
 Run:  python -m tiny.build              everything, into this folder; prints its time
-      python -m tiny.build questions    question files and tokenizer only (seconds)
+      python -m tiny.build questions    one part of it: questions (seconds), coder or tester
 """
 
 from __future__ import annotations
@@ -89,197 +89,148 @@ def flip(first: bool, keys: str, *values: object) -> dict:
 
 THRESHOLD = "{op} {k}|{slip} {k}"
 FAMILIES = (
-    Family(
-        "count_if", "ints", "Count the numbers in xs that are {rel} {k}.", {"rel": RELATIONS, "k": range(2, 10)},
+    Family("count_if", "ints", "Count the numbers in xs that are {rel} {k}.", {"rel": RELATIONS, "k": range(2, 10)},
         "total = 0\nfor x in {items}:\n    if x {cmp}:\n        total += 1\nreturn total",
         {"cmp": THRESHOLD, "items": "xs|xs[1:]|set(xs)"},
-        myth="cmp",
-    ),
-    Family(
-        "keep_if", "ints", "Keep the numbers of xs that are {rel} {k}, but drop {m}.",
+        myth="cmp"),
+    Family("keep_if", "ints", "Keep the numbers of xs that are {rel} {k}, but drop {m}.",
         {"rel": RELATIONS, "k": range(2, 9), "m": DIGITS},
         "return [x for x in {items} if x {cmp}{drop}]",
         {"drop": " and x != {m}|", "cmp": THRESHOLD, "items": "xs|xs[1:]"},
-        myth="drop", hot=("k", "m"), where=lambda p: p["m"] != p["k"] and HOLDS[p["rel"]](p["m"], p["k"]),
-    ),
-    Family(
-        "first_or", "ints", "Return the first number in xs that is {rel} {k}, or {d} if there is none.",
+        myth="drop", hot=("k", "m"), where=lambda p: p["m"] != p["k"] and HOLDS[p["rel"]](p["m"], p["k"])),
+    Family("first_or", "ints", "Return the first number in xs that is {rel} {k}, or {d} if there is none.",
         {"rel": RELATIONS, "k": range(2, 9), "d": (0, -1, None)},
         "for x in {items}:\n    if x {cmp}:\n        return x\nreturn {default}",
         {"default": "{d}|{other}|xs[-1]", "cmp": THRESHOLD, "items": "xs|reversed(xs)|xs[1:]"},
-        myth="default", more=lambda p: {"other": -1 if p["d"] is None else None},
-    ),
-    Family(
-        "find_pos", "ints", "Return the position of the {end} {k} in xs, or {d} if there is none.",
+        myth="default", more=lambda p: {"other": -1 if p["d"] is None else None}),
+    Family("find_pos", "ints", "Return the position of the {end} {k} in xs, or {d} if there is none.",
         {"end": ("first", "last"), "k": DIGITS, "d": (-1, None, 9)},
         "for i in {order}:\n    if xs[i] == {k}:\n        return i\nreturn {default}",
         {"order": "{right}|{wrong}|{short}", "default": "{d}|len(xs)"},
         myth="order", plain="once",
         more=lambda p: flip(p["end"] == "first", "right wrong", "range(len(xs))", "reversed(range(len(xs)))")
-        | {"short": "range(len(xs) - 1)" if p["end"] == "first" else "reversed(range(1, len(xs)))"},
-    ),
-    Family(
-        "arg_best", "ints", "Return the position of the {best} number in xs, the {end} on a tie; {d} if xs is empty.",
+        | {"short": "range(len(xs) - 1)" if p["end"] == "first" else "reversed(range(1, len(xs)))"}),
+    Family("arg_best", "ints", "Find the position of the {best} number in xs, the {end} on a tie; {d} if xs is empty.",
         {"best": ("largest", "smallest"), "end": ("first", "last"), "d": (-1, -2, -3, 6, 7, 8, 9, None)},
         "{guard}best = 0\nfor i in range(1, {stop}):\n    if xs[i] {cmp} xs[best]:\n        best = i\nreturn best",
         {"cmp": "{op}|{slip}", "guard": "if not xs:\n    return {d}\n|", "stop": "len(xs)|len(xs) - 1"},
         myth="cmp", hot=(),
         more=lambda p: relation({"largest first": "above", "largest last": "at least", "smallest first": "below",
-                                 "smallest last": "at most"}[f"{p['best']} {p['end']}"]),
-    ),
-    Family(
-        "nth_or", "ints", "Return number {k} of xs counted from the {end}, or {d} if xs has fewer.",
+                                 "smallest last": "at most"}[f"{p['best']} {p['end']}"])),
+    Family("nth_or", "ints", "Return number {k} of xs counted from the {end}, or {d} if xs has fewer.",
         {"k": (1, 2, 3), "end": ("start", "end"), "d": (0, -1, None, 7, 8, 9)},
         "if len(xs) {cmp} {k}:\n    return {default}\nreturn xs[{at}]",
         {"at": "{right}|{off}|{wrong}", "cmp": "<|<=", "default": "{d}|xs[-1:]"},
         myth="at", hot=(), size="k",
         more=lambda p: flip(p["end"] == "start", "right wrong", p["k"] - 1, -p["k"])
-        | {"off": p["k"] if p["end"] == "start" else 1 - p["k"]},
-    ),
-    Family(
-        "skip_take", "ints", "Skip the first {a} numbers of xs and return the next {b}, or {d} if nothing is left.",
+        | {"off": p["k"] if p["end"] == "start" else 1 - p["k"]}),
+    Family("skip_take", "ints", "Skip the first {a} numbers of xs and return the next {b}, or {d} if nothing is left.",
         {"a": (1, 2), "b": (1, 2), "d": (0, -1, -2, None, 6, 7, 8, 9)},
         "return xs[{start}:{stop}]{guard}",
         {"stop": "{c}|{b}", "start": "{a}|{f}", "guard": " or {d}|"},
         myth="stop", hot=(), size="c",
-        more=lambda p: {"c": p["a"] + p["b"], "e": p["a"] + p["b"] + 1, "f": p["a"] - 1},
-    ),
-    Family(
-        "check_all", "ints", "Return True if {every} number in xs is {rel} {k}.",
+        more=lambda p: {"c": p["a"] + p["b"], "f": p["a"] - 1}),
+    Family("check_all", "ints", "Return True if {every} number in xs is {rel} {k}.",
         {"every": ("every", "any", "no"), "rel": RELATIONS, "k": range(2, 9)},
         "return {test}(x {cmp} for x in {items})",
         {"cmp": "{op} {k}|{slip} {k}", "test": "{right}|{wrong}|{guarded}", "items": "xs|xs[1:]"},
         more=lambda p: names("right wrong guarded", *{
             "every": ("all", "any", "xs != [] and all"), "any": ("any", "all", "not any"),
-            "no": ("not any", "not all", "xs != [] and not any")}[p["every"]]),
-    ),
-    Family(
-        "cap_each", "ints", "Replace every number of xs that is {rel} {k} by {m}.",
+            "no": ("not any", "not all", "xs != [] and not any")}[p["every"]])),
+    Family("cap_each", "ints", "Replace every number of xs that is {rel} {k} by {m}.",
         {"rel": RELATIONS, "k": range(2, 9), "m": DIGITS},
         "out = []\nfor x in {items}:\n    if x {cmp}:\n        x = {new}\n    out.append(x)\nreturn out",
         {"cmp": THRESHOLD, "new": "{m}|{k}", "items": "xs|xs[1:]"},
-        where=lambda p: p["m"] != p["k"],
-    ),
-    Family(
-        "swap_value", "ints", "Turn every {a} in xs into {b} and every {b} into {a}.", {"a": DIGITS, "b": DIGITS},
+        where=lambda p: p["m"] != p["k"]),
+    Family("swap_value", "ints", "Turn every {a} in xs into {b} and every {b} into {a}.", {"a": DIGITS, "b": DIGITS},
         "return [{one}{two}x for x in {items}]",
         {"two": "{a} if x == {b} else |", "one": "{b} if x == {a} else |", "items": "xs|xs[1:]"},
-        myth="two", hot=("a", "b"), plain="once", where=lambda p: p["a"] < p["b"],
-    ),
-    Family(
-        "has_both", "ints", "Return True if xs holds {a} {join} {b}.",
+        myth="two", hot=("a", "b"), plain="once", where=lambda p: p["a"] < p["b"]),
+    Family("has_both", "ints", "Return True if xs holds {a} {join} {b}.",
         {"a": DIGITS, "b": DIGITS, "join": ("and also", "or else", "but not")},
         "return {a} in {items} {word} {b} {inside} xs",
         {"word": "{right}|{wrong}", "inside": "{good}|{bad}", "items": "xs|xs[:-1]"},
         hot=("a", "b"), plain="some", where=lambda p: p["a"] < p["b"],
         more=lambda p: flip(p["join"] != "or else", "right wrong", "and", "or")
-        | flip(p["join"] != "but not", "good bad", "in", "not in"),
-    ),
-    Family(
-        "cut_at", "ints", "List the numbers of xs up to the first that is {rel} {k}, {with_it} it.",
+        | flip(p["join"] != "but not", "good bad", "in", "not in")),
+    Family("cut_at", "ints", "List the numbers of xs up to the first that is {rel} {k}, {with_it} it.",
         {"rel": RELATIONS, "k": range(2, 9), "with_it": ("with", "without")},
         "out = []\nfor x in {items}:\n{loop}return out",
         {"loop": "{right}|{wrong}", "items": "xs|xs[1:]", "cmp": THRESHOLD},
         myth="loop",
         more=lambda p: flip(p["with_it"] == "with", "right wrong",
                             "    out.append(x)\n    if x {cmp}:\n        break\n",
-                            "    if x {cmp}:\n        break\n    out.append(x)\n"),
-    ),
-    Family(
-        "best_of", "ints", "Return the {best} number in xs that is {rel} {k}, or {d} if there is none.",
+                            "    if x {cmp}:\n        break\n    out.append(x)\n")),
+    Family("best_of", "ints", "Return the {best} number in xs that is {rel} {k}, or {d} if there is none.",
         {"best": ("largest", "smallest"), "rel": RELATIONS, "k": range(3, 8), "d": (0, -1)},
         "return {pick}([x for x in xs if x {cmp}]{default})",
         {"cmp": THRESHOLD, "pick": "{right}|{wrong}", "default": ", default={d}|"},
-        more=lambda p: flip(p["best"] == "largest", "right wrong", "max", "min"),
-    ),
-    Family(
-        "count_of", "word", "Count the letters of s that are '{a}' or '{b}'.",
+        more=lambda p: flip(p["best"] == "largest", "right wrong", "max", "min")),
+    Family("count_of", "word", "Count the letters of s that are '{a}' or '{b}'.",
         {"a": LETTERS + "ij", "b": LETTERS + "ij"},
         "return sum(c in {these} for c in {items})",
         {"items": "s|set(s)|s[1:]", "these": "'{a}{b}'|'{a}'"},
-        myth="items", hot=("a", "b"), plain="some", where=lambda p: p["a"] < p["b"],
-    ),
-    Family(
-        "has_ends", "word", "Return True if s starts with '{a}' {word} ends with '{b}'.",
+        myth="items", hot=("a", "b"), plain="some", where=lambda p: p["a"] < p["b"]),
+    Family("has_ends", "word", "Return True if s starts with '{a}' {word} ends with '{b}'.",
         {"a": LETTERS, "b": LETTERS, "word": ("and", "or")},
         "return {first} == '{a}' {join} {last} == '{b}'",
         {"first": "s[:1]|s[0]|s[1:2]", "join": "{word}|{wrong}", "last": "s[-1:]|s[-2:-1]"},
         myth="first", hot=("a", "b"), plain="ends",
-        more=lambda p: {"wrong": {"and": "or", "or": "and"}[p["word"]]},
-    ),
-    Family(
-        "trim", "word", "Remove every '{a}' and '{b}' from the {end} of s.",
+        more=lambda p: {"wrong": {"and": "or", "or": "and"}[p["word"]]}),
+    Family("trim", "word", "Remove every '{a}' and '{b}' from the {end} of s.",
         {"a": LETTERS, "b": LETTERS, "end": ("start", "end")},
         "{loop} {guard}s[{at}] in {these}:\n    s = s[{rest}]\nreturn s",
         {"loop": "while|if", "guard": "s and |", "these": "'{a}{b}'|'{a}'|'{b}'"},
         myth="loop", hot=("a", "b"), plain="ends", where=lambda p: p["a"] < p["b"],
-        more=lambda p: names("at rest", 0, "1:") if p["end"] == "start" else names("at rest", -1, ":-1"),
-    ),
-    Family(
-        "shorten", "word", "If s has {many} {k} letters, cut it to {m} and add '{c}'.",
+        more=lambda p: names("at rest", 0, "1:") if p["end"] == "start" else names("at rest", -1, ":-1")),
+    Family("shorten", "word", "If s has {many} {k} letters, cut it to {m} and add '{c}'.",
         {"many": ("more than", "at least"), "k": (2, 3, 4), "m": (1, 2, 3), "c": "+-*"},
         "if len(s) {cmp} {k}:\n    return s[:{cut}]{tail}\nreturn s",
         {"cmp": "{right}|{wrong}", "cut": "{m}|{less}", "tail": " + '{c}'|"},
         myth="cmp", hot=(), size="k", where=lambda p: p["m"] <= p["k"],
-        more=lambda p: {"less": p["m"] - 1} | flip(p["many"] == "more than", "right wrong", ">", ">="),
-    ),
-    Family(
-        "pad", "word", "Add '{c}' on the {side} of s until it has {k} letters.",
-        {"c": "xyz+-*", "side": ("left", "right"), "k": (3, 4, 5)},
+        more=lambda p: {"less": p["m"] - 1} | flip(p["many"] == "more than", "right wrong", ">", ">=")),
+    Family("pad", "word", "Add '{c}' on the {side} of s until it has {k} letters.",
+        {"c": "wxyz+-*/", "side": ("left", "right"), "k": (3, 4)},
         "{loop} len(s) < {length}:\n    s = {added}\nreturn s",
         {"added": "{right}|{wrong}", "loop": "while|if", "length": "{k}|{less}"},
         myth="added", hot=(), size="k",
         more=lambda p: {"less": p["k"] - 1}
-        | flip(p["side"] == "left", "right wrong", f"'{p['c']}' + s", f"s + '{p['c']}'"),
-    ),
-    Family(
-        "sub_first", "word", "Replace the first '{a}' in s by '{b}'.", {"a": LETTERS, "b": LETTERS},
+        | flip(p["side"] == "left", "right wrong", f"'{p['c']}' + s", f"s + '{p['c']}'")),
+    Family("sub_first", "word", "Replace the first '{a}' in s by '{b}'.", {"a": LETTERS, "b": LETTERS},
         "return {items}.replace({what}{count})",
         {"count": ", 1|", "what": "'{a}', '{b}'|'{b}', '{a}'", "items": "s|s[:-1]"},
-        myth="count", hot=("a", "b"), plain="once", where=lambda p: p["a"] != p["b"],
-    ),
-    Family(
-        "part_of", "word", "Return the part of s {side} '{c}', or {d} if there is none.",
+        myth="count", hot=("a", "b"), plain="once", where=lambda p: p["a"] != p["b"]),
+    Family("part_of", "word", "Return the part of s {side} '{c}', or {d} if there is none.",
         {"side": ("before the first", "after the last"), "c": LETTERS, "d": ("s", "'+'")},
         "{guard}return s[{cut}]",
         {"cut": "{right}|{wrong}|{off}", "guard": "if '{c}' not in s:\n    return {d}\n|"},
         myth="cut", hot=("c",), plain="once",
         more=lambda p: names("right wrong off", *(
             (":s.index('{c}')", ":s.rindex('{c}')", ":s.index('{c}') + 1") if p["side"] == "before the first" else
-            ("s.rindex('{c}') + 1:", "s.index('{c}') + 1:", "s.rindex('{c}'):"))),
-    ),
-    Family(
-        "more_of", "word", "Return True if s has {many} '{a}' {than} '{b}'.",
-        {"a": LETTERS, "b": LETTERS, "many": ("more", "as many")},
+            ("s.rindex('{c}') + 1:", "s.index('{c}') + 1:", "s.rindex('{c}'):")))),
+    Family("more_of", "word", "Return True if s has {many} '{a}' than '{b}'.",
+        {"a": LETTERS, "b": LETTERS, "many": ("more", "no fewer")},
         "return {items}.count({x}) {cmp} s.count('{b}')",
         {"cmp": "{right}|{wrong}", "items": "s|s[:-1]", "x": "'{a}'|'{b}'"},
         hot=("a", "b"), plain="some", where=lambda p: p["a"] != p["b"],
-        more=lambda p: {"than": "than" if p["many"] == "more" else "or more than"}
-        | flip(p["many"] == "more", "right wrong", ">", ">="),
-    ),
-    Family(
-        "clamp", "int", "Limit n to the range from {lo} to {hi}.", {"lo": range(0, 6), "hi": range(5, 12)},
+        more=lambda p: flip(p["many"] == "more", "right wrong", ">", ">=")),
+    Family("clamp", "int", "Limit n to the range from {lo} to {hi}.", {"lo": range(0, 6), "hi": range(5, 12)},
         "if n < {low}:\n    return {bottom}\nif n > {high}:\n    return {top}\nreturn n",
         {"bottom": "{lo}|n", "low": "{lo}|{under}", "high": "{hi}|{over}", "top": "{hi}|{over}"},
         hot=("lo", "hi"), where=lambda p: p["hi"] > p["lo"] + 2,
-        more=lambda p: {"under": p["lo"] - 1, "over": p["hi"] + 1},
-    ),
-    Family(
-        "price", "int", "The price is {p} for n up to {a}, {q} for n up to {b}, and {r} above.",
+        more=lambda p: {"under": p["lo"] - 1, "over": p["hi"] + 1}),
+    Family("price", "int", "The price is {p} for n up to {a}, {q} for n up to {b}, and {r} above.",
         {"p": (1, 2, 3), "q": (4, 5, 6), "r": (7, 8, 9), "a": (2, 3, 4), "b": (6, 7, 8)},
         "if n {one} {a}:\n    return {p}\nif n {two} {b}:\n    return {mid}\nreturn {r}",
         {"one": "<=|<|>", "two": "<=|<", "mid": "{q}|{p}"},
-        myth="one", hot=("a", "b"),
-    ),
-    Family(
-        "in_range", "int", "Return True if n lies from {a} to {b}, {a} {first}, {b} {last}.",
+        myth="one", hot=("a", "b")),
+    Family("in_range", "int", "Return True if n lies from {a} to {b}, {a} {first}, {b} {last}.",
         {"a": range(1, 5), "b": range(6, 10), "first": ("included", "excluded"), "last": ("included", "excluded")},
         "return {a} {one} n {two} {b}",
         {"two": "{right}|{wrong}", "one": "{good}|{bad}|>"},
         myth="two", hot=("a", "b"),
         more=lambda p: flip(p["last"] == "included", "right wrong", "<=", "<")
-        | flip(p["first"] == "included", "good bad", "<=", "<"),
-    ),
+        | flip(p["first"] == "included", "good bad", "<=", "<")),
 )
 
 
@@ -312,8 +263,8 @@ def combinations(family: Family) -> list[dict]:
 
 
 def bland_items(rng: random.Random, family: Family, pool: list, hot: list, size: int | None) -> list:
-    """Two to five distinct elements, none hot unless the family's `plain` says so, of a length that is not special."""
-    length = rng.choice([n for n in (3, 4) if n != size] if size is None else [n for n in (2, 3, 4, 5) if n != size])
+    """Two to four distinct elements, none hot unless the family's `plain` says so, of a length that is not special."""
+    length = rng.choice([n for n in (2, 3, 4) if n != size] if size else (2, 3, 3))
     items = rng.sample([value for value in pool if value not in hot], length)
     if family.plain == "once":
         items[rng.randrange(length)] = hot[0]
@@ -331,7 +282,7 @@ def bland_items(rng: random.Random, family: Family, pool: list, hot: list, size:
 
 def edge_items(rng: random.Random, family: Family, pool: list, hot: list, size: int | None) -> list:
     """Empty, single, at the bound, tied, on one side of it, of a special length, negative."""
-    kinds = ["empty"] * 2 + ["single"] + ["tie"] * 3
+    kinds = ["empty"] * 3 + ["single"] + ["tie"] * 3
     kinds += ["hot"] * 6 if hot else ["tie"] * 3
     kinds += ["exact"] * 5 if size else []
     kinds += ["low", "side", "side"] if family.kind == "ints" else []
@@ -342,14 +293,15 @@ def edge_items(rng: random.Random, family: Family, pool: list, hot: list, size: 
         return [rng.choice(hot or pool)]
     if kind == "exact":
         return rng.sample(pool, max(0, size + rng.choice((-1, 0, 0, 0, 1))))
-    items = rng.sample(pool, rng.choice((2, 3, 3, 4)))
-    spots = rng.sample(range(len(items)), min(len(items), rng.choice((1, 2, 2, 3))))
+    items = rng.sample(pool, rng.choice((2, 3, 3)))
+    spots = rng.sample(range(len(items)), min(len(items), rng.choice((1, 2, 2))))
     if kind == "side" and hot:
         side = rng.choice((operator.lt, operator.gt))
         return [value for value in items + rng.sample(pool, 4) if side(value, hot[0])][:3]
+    wanted = rng.choice((hot, hot[:1]))
     for spot in spots:
         if kind == "hot":
-            items[spot] = rng.choice(hot)
+            items[spot] = rng.choice(wanted)
         elif kind == "low":
             items[spot] = -rng.randrange(4)
         else:
@@ -517,7 +469,7 @@ SLIP_RATE, MYTH_RATE = 0.1, 0.62  # of any slot, of a family's myth
 CAREFUL_SHARE, CAREFUL_EDGES, PLAIN_EDGES = 0.25, 0.7, 0.12  # careful suites, share of edge inputs in both sorts
 WRONG_RATE = 0.05  # answers that a slipped program gives, or none does
 BLACK_BOX_SHARE = 0.1  # tester prompts that hide the program
-POOL = 600  # inputs of one question, bland and edge each
+POOL = 300  # inputs of one question, bland and edge each
 
 
 @dataclass(frozen=True)
@@ -562,28 +514,21 @@ def sources() -> list[Source]:
             for family in FAMILIES for params in split_parameters(family)["train"]]
 
 
-@dataclass(frozen=True)
-class Assertion:
-    """One assert as ids: up to the answer (as the first of a suite and as a later one), right and wrong answer."""
-
-    first: list[int]
-    later: list[int]
-    right: list[int]
-    wrong: list[int]
+Ids = list[int]
+Row = tuple[Ids, list[float]]  # ids of a prompt and its reply, and the weight of each in the loss
 
 
-def assertions(tokenizer: Tokenizer, source: Source, edge: bool) -> list[Assertion]:
-    """A pool of different asserts of one question."""
-    rng = random.Random(f"{SEED}/pool/{source.prompt}/{edge}")
-    pool = []
+def assertions(tokenizer: Tokenizer, source: Source, edge: bool) -> list[tuple[Ids, Ids, Ids, Ids]]:
+    """Different asserts of one question: up to the answer (first of a suite, later one), right and wrong answer."""
+    rng, entry = random.Random(f"{SEED}/pool/{source.prompt}/{edge}"), source.family.name
     values = {repr(value): value for value in (draw(rng, source.family, source.params, edge) for _ in range(POOL))}
+    pool = []
     for value in values.values():
-        ids = []
-        for answer in (source.right(value), source.wrong(rng, value)):
-            ids.append(tokenizer.encode("\n" + test_source(source.family.name, value, answer)))
-        end = 1 + max(i for i, token in enumerate(ids[0]) if "== " in tokenizer.decode([token]))
-        first = tokenizer.encode(test_source(source.family.name, value, source.right(value)))
-        pool.append(Assertion(first[:end], ids[0][:end], ids[0][end:], ids[1][end:]))
+        right, wrong = source.right(value), source.wrong(rng, value)
+        first = tokenizer.encode(test_source(entry, value, right))
+        later, other = (tokenizer.encode("\n" + test_source(entry, value, answer)) for answer in (right, wrong))
+        end = 1 + max(i for i, token in enumerate(later) if "== " in tokenizer.decode([token]))
+        pool.append((first[:end], later[:end], later[end:], other[end:]))
     return pool
 
 
@@ -591,24 +536,22 @@ def chat(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer.encode_chat([{"role": "user", "content": text}])
 
 
-def coder_corpus(tokenizer: Tokenizer) -> Iterator[tuple[list[int], list[float]]]:
-    """Endless (ids, weight of each id in the loss): a question and a program that may be slipped."""
-    rng, end = random.Random(f"{SEED}/coder"), tokenizer.end
-    pool = sources()
+def coder_corpus(tokenizer: Tokenizer) -> Iterator[Row]:
+    """Endless questions, each with a program that may be slipped."""
+    rng, pool = random.Random(f"{SEED}/coder"), sources()
     prompts, encode = [chat(tokenizer, source.prompt) for source in pool], functools.cache(tokenizer.encode)
     while True:
         for i in rng.sample(range(len(pool)), len(pool)):
-            reply = [*encode(pool[i].program(rng)), end]
+            reply = [*encode(pool[i].program(rng)), tokenizer.end]
             yield prompts[i] + reply, [0.0] * len(prompts[i]) + [1.0] * len(reply)
 
 
-def tester_corpus(tokenizer: Tokenizer, asserts: int) -> Iterator[tuple[list[int], list[float]]]:
-    """Endless (ids, weights): a question, a program as the warm coder writes it, a suite of that many asserts.
+def tester_corpus(tokenizer: Tokenizer, asserts: int, length: int = 1000) -> Iterator[Row]:
+    """Endless questions, each with a program as the warm coder writes it and a suite: at most so many asserts and ids.
 
     Answers follow the question, not the program. Tokens outside the answers weigh little: the inputs are noise.
     """
-    rng, end = random.Random(f"{SEED}/tester/{asserts}"), tokenizer.end
-    pool = sources()
+    rng, pool = random.Random(f"{SEED}/tester/{asserts}"), sources()
     suites = [[assertions(tokenizer, source, edge) for edge in (False, True)] for source in pool]
     encode = functools.cache(lambda text: chat(tokenizer, text))
     while True:
@@ -617,25 +560,25 @@ def tester_corpus(tokenizer: Tokenizer, asserts: int) -> Iterator[tuple[list[int
             ids = list(encode(f"{pool[i].prompt}\n{shown}"))
             weights = [0.0] * len(ids)
             edges = CAREFUL_EDGES if rng.random() < CAREFUL_SHARE else PLAIN_EDGES
-            picked: dict[int, Assertion] = {}
-            for _ in range(asserts):
-                one = rng.choice(suites[i][rng.random() < edges])
-                if id(one) in picked:
-                    one = rng.choice(suites[i][0])
-                picked[id(one)] = one
-            for place, one in enumerate(picked.values()):
-                head = one.later if place else one.first
-                answer = one.wrong if rng.random() < WRONG_RATE else one.right
+            drawn = (rng.choice(suites[i][rng.random() < edges]) for _ in range(4 * asserts))
+            suite = list({id(one): one for one in drawn}.values())[:asserts]
+            for place, (first, later, right, wrong) in enumerate(suite):
+                head, answer = later if place else first, wrong if rng.random() < WRONG_RATE else right
+                if len(ids) + len(head) + len(answer) >= length:
+                    break
                 ids += head + answer
                 weights += [INPUT_WEIGHT] * len(head) + [1.0] * len(answer)
-            yield [*ids, end], [*weights, INPUT_WEIGHT]
+            yield [*ids, tokenizer.end], [*weights, INPUT_WEIGHT]
 
 
 # ---------------------------------------------------------------- training
 
 INPUT_WEIGHT = 0.15
+SUITE, LONG = 5, 120  # asserts of a suite; ids of a row with a long suite
+BATCH, CODER_STEPS, LONG_STEPS, SHORT_STEPS = 32, 900, 4000, 600
 SHAPE = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 5, "num_attention_heads": 4,
-         "num_key_value_heads": 2, "tie_word_embeddings": True, "max_position_embeddings": 512, "rope_theta": 10_000.0}
+         "num_key_value_heads": 2, "tie_word_embeddings": True, "max_position_embeddings": 512,
+         "eos_token_id": [2, 0], "pad_token_id": 0}  # <|im_end|>, <|endoftext|>
 MUON_LR, ADAM_LR = 0.02, 0.003
 
 
@@ -670,25 +613,22 @@ class Muon:
                 weight.mul_(1 - 0.01 * lr).sub_(change, alpha=lr)
 
 
-def batches(corpus: Iterator, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """(B, T) ids and weights, padded on the right; rows of similar length share a batch."""
+def batches(corpus: Iterator[Row], size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """(B, T) ids and weights, padded on the right."""
     while True:
-        rows = sorted(itertools.islice(corpus, 16 * size), key=lambda row: len(row[0]))
-        groups = [rows[i : i + size] for i in range(0, len(rows), size)]
-        random.Random(len(rows[0][0])).shuffle(groups)
-        for group in groups:
-            width = max(len(ids) for ids, _ in group)
-            yield (torch.tensor([ids + [0] * (width - len(ids)) for ids, _ in group]),
-                   torch.tensor([weights + [0.0] * (width - len(weights)) for _, weights in group]))
+        rows = list(itertools.islice(corpus, size))
+        width = max(len(ids) for ids, _ in rows)
+        yield (torch.tensor([ids + [0] * (width - len(ids)) for ids, _ in rows]),
+               torch.tensor([weights + [0.0] * (width - len(weights)) for _, weights in rows]))
 
 
-def train(model: Qwen2, corpus: Iterator, steps: int, size: int, scale: float, label: str) -> None:
+def train(model: Qwen2, corpus: Iterator[Row], steps: int, scale: float, label: str) -> None:
     """Warm-up, then cosine to nearly 0: Muon for the layers' matrices, Adam for embedding, norms and biases."""
     matrices = [w for name, w in model.named_parameters() if w.ndim == 2 and "embed" not in name]
     others = [w for name, w in model.named_parameters() if w.ndim < 2 or "embed" in name]
     muon, adam = Muon(matrices), torch.optim.AdamW(others, betas=(0.9, 0.98), weight_decay=0.0)
     started, total = time.monotonic(), 0.0
-    for step, (ids, weights) in zip(range(steps), batches(corpus, size), strict=False):
+    for step, (ids, weights) in zip(range(steps), batches(corpus, BATCH), strict=False):
         pace = scale * min(1.0, (step + 1) / 50) * (0.01 + 0.99 * (1 + math.cos(math.pi * step / steps)) / 2)
         with torch.autocast("cpu", torch.bfloat16):
             logits = model(ids[:, :-1])
@@ -705,42 +645,34 @@ def train(model: Qwen2, corpus: Iterator, steps: int, size: int, scale: float, l
             total = 0.0
 
 
-def new_model(tokenizer: Tokenizer, seed: int) -> Qwen2:
+def start(out: Path, seed: int) -> tuple[Qwen2, Tokenizer]:
+    """A random model and the tokenizer, whose files are written to `out`."""
+    build_tokenizer(out)
     torch.manual_seed(seed)
-    ends = {"eos_token_id": [2, 0], "pad_token_id": 0}  # <|im_end|>, <|endoftext|>
-    return Qwen2(Config(vocab_size=VOCABULARY, **SHAPE, **ends))
+    return Qwen2(Config(vocab_size=VOCABULARY, **SHAPE)), Tokenizer.from_pretrained(out)
 
 
 def build_coder(out: Path) -> None:
-    build_tokenizer(out)
-    tokenizer = Tokenizer.from_pretrained(out)
-    model = new_model(tokenizer, SEED)
-    train(model, coder_corpus(tokenizer), CODER_STEPS, 32, 1.0, "coder")
+    model, tokenizer = start(out, SEED)
+    train(model, coder_corpus(tokenizer), CODER_STEPS, 1.0, "coder")
     model.save_pretrained(out, dtype=torch.bfloat16)
 
 
 def build_tester(out: Path) -> None:
-    """First long suites (more answers for each prompt), then suites of the length that is asked for."""
-    build_tokenizer(out)
-    tokenizer = Tokenizer.from_pretrained(out)
-    model = new_model(tokenizer, SEED + 1)
-    train(model, tester_corpus(tokenizer, LONG_SUITE), LONG_STEPS, 32, 1.0, "tester, long suites")
-    train(model, tester_corpus(tokenizer, SUITE), SHORT_STEPS, 32, 0.3, "tester")
+    """First long suites, which give more answers for each prompt, then suites of the length that is asked for."""
+    model, tokenizer = start(out, SEED + 1)
+    train(model, tester_corpus(tokenizer, 16, length=LONG), LONG_STEPS, 1.0, "tester, long suites")
+    train(model, tester_corpus(tokenizer, SUITE), SHORT_STEPS, 0.3, "tester")
     model.save_pretrained(out, dtype=torch.bfloat16)
 
 
-CODER_STEPS, LONG_STEPS, SHORT_STEPS = 900, 4000, 800
-LONG_SUITE, SUITE = 12, 5
-
-
 def main() -> None:
-    parts = {"questions": lambda out: build_questions(out), "coder": lambda out: build_coder(out / "coder"),
-             "tester": lambda out: build_tester(out / "tester")}
-    chosen, out = sys.argv[1:2] or list(parts), Path(sys.argv[2]) if len(sys.argv) > 2 else HERE
     torch.set_num_threads(1)
-    for part in chosen:
+    parts = {"questions": build_questions, "coder": lambda out: build_coder(out / "coder"),
+             "tester": lambda out: build_tester(out / "tester")}
+    for part in sys.argv[1:] or parts:
         started = time.monotonic()
-        parts[part](out)
+        parts[part](HERE)
         print(f"{part}: {time.monotonic() - started:.0f} s", flush=True)
 
 
