@@ -102,6 +102,8 @@ def to_source(value: Any, depth: int = 60) -> str:
     at 200 open brackets, so the depth has a limit.
     """
     kind = type(value)
+    if depth < 0:
+        raise ValueError("a value nested too deeply")
     if kind in SETS or kind in SEQUENCES:
         items = [to_source(item, depth - 1) for item in value]
         text = ", ".join(sorted(items) if kind in SETS else items) + "," * (kind is tuple and len(items) == 1)
@@ -117,15 +119,15 @@ def to_source(value: Any, depth: int = 60) -> str:
         text = hex(value)  # decimal text has a digit limit
     else:
         text = repr(value) if kind in PLAIN else ""
-    if not text or len(text) > MAX_SOURCE or depth < 0:
-        raise ValueError(f"a {kind.__name__} that is not plain, too long or nested too deeply")
+    if not text or len(text) > MAX_SOURCE:
+        raise ValueError(f"a {kind.__name__} that is not plain or too long")
     return text
 
 
 def from_source(text: str) -> Any:
     """The value that `to_source` wrote; ValueError for anything but literals and the calls named there."""
     try:
-        scope = Scope({"float": float, "complex": complex, "set": set, "frozenset": frozenset})
+        scope = Scope({"float": float, "complex": complex, "set": set, "frozenset": frozenset}, operators={})
         return scope.value(ast.parse(text.strip(), "<reply>", "eval").body)
     except (SyntaxError, *FAULTS):
         raise ValueError(f"not the source of a plain value: {text[:80]!r}") from None
@@ -231,14 +233,16 @@ def _parse(text: str) -> ast.Module | None:
         return None
 
 
-def _arithmetic(op: ast.operator, a: Any, b: Any) -> Any:
-    """a op b; ValueError where the result would be too large."""
-    sizes = [1 if type(x) in NUMBERS else len(x) for x in (a, b)]
-    bits = abs(a).bit_length() * b if isinstance(op, ast.Pow) and type(a) is type(b) is int else 0
-    items = max(sizes) * max([x for x in (a, b) if type(x) is int], default=1) if max(sizes) > 1 else 1
-    if bits > MAX_SOURCE or items > MAX_SOURCE:
+def _bounded(function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """function(a, b) for an arithmetic one; ValueError where the result would be too large."""
+    lengths = [len(x) for x in (a, b) if type(x) not in NUMBERS]
+    counts = [x for x in (a, b) if type(x) is int]
+    size = math.prod(lengths + counts) if lengths else 0
+    if function is operator.pow and len(counts) == 2:
+        size = a.bit_length() * b
+    if size > MAX_SOURCE:
         raise ValueError("a result that is too large")
-    return OPERATORS[type(op)](a, b)
+    return function(a, b)
 
 
 @dataclass(frozen=True)
@@ -257,15 +261,15 @@ class Returned:
 class Scope:
     """What the names of a reply mean: a plain value, one of BUILTINS, ENTRY; a name bound to anything else is gone."""
 
-    def __init__(self, names: dict[str, Any]):
-        self.names = names
+    def __init__(self, names: dict[str, Any], operators: dict[type, Callable[[Any, Any], Any]] | None = None):
+        self.names, self.operators = names, OPERATORS if operators is None else operators
         self.budget = 20 * MAX_SOURCE  # nodes and characters of all values that the reply builds
 
     def value(self, node: ast.AST) -> Any:
         """The value of an expression of literals, known names, listed built-ins and one call; else one of FAULTS."""
         match node:
-            case ast.Constant(value=value):
-                pass
+            case ast.Constant(value=value) if type(value) in PLAIN:
+                return value
             case ast.Name(id=name):
                 value = self.names[name]
             case ast.Attribute(value=ast.Name(id=name), attr="inf" | "nan" | "pi" | "e" as attr):
@@ -277,14 +281,14 @@ class Scope:
             case ast.Dict(keys=keys, values=values):
                 value = dict(zip(map(self.value, keys), map(self.value, values), strict=True))
             case ast.BinOp(left=left, op=op, right=right):
-                value = _arithmetic(op, self.value(left), self.value(right))
+                value = _bounded(self.operators[type(op)], self.value(left), self.value(right))
             case ast.Subscript(value=inner, slice=index):
                 value = self.value(inner).then(f"{{}}[{to_source(self.value(index))}]")
             case ast.Call(func=ast.Name(id=name), args=args, keywords=named) if self.names[name] is ENTRY:
                 parts = [self._argument(arg) for arg in args]
-                parts += [f"{item.arg}={self._argument(item.value)}" for item in named if item.arg]
-                if len(parts) < len(args) + len(named) or sum(map(len, parts)) > MAX_SOURCE:
-                    raise ValueError("arguments that are unpacked or too long")
+                parts += [f"{item.arg}={self._argument(item.value)}" for item in named]
+                if len({item.arg for item in named} - {None}) < len(named) or sum(map(len, parts)) > MAX_SOURCE:
+                    raise ValueError("arguments that are unpacked, given twice or too long")
                 value = Returned(f"{name}({', '.join(parts)})")
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if self.names[name] is BUILTINS[name]:
                 value = self._built(name, [self.value(arg) for arg in args])
@@ -364,10 +368,10 @@ class Scope:
 
 def _near(got: Returned, target: Any, tolerance: float, closed: bool) -> Test:
     """abs(got - target) < tolerance, or <= if closed; one that lets nothing or nearly everything pass is refused."""
-    if not (0 <= tolerance <= _widest(target) < math.inf and (closed or tolerance > 0)):
+    limit = math.nextafter(tolerance, math.inf) if closed else float(tolerance)
+    if not 0 < limit <= math.nextafter(_widest(target), math.inf) < math.inf or tolerance < 0:
         raise ValueError("a tolerance without a meaning")
-    tolerance = math.nextafter(tolerance, math.inf) if closed else float(tolerance)
-    return Test(got.call, to_source(target), got.via, tolerance)
+    return Test(got.call, to_source(target), got.via, limit)
 
 
 def parse_assert(source: str, entry_point: str | None = None) -> Test | None:
@@ -513,45 +517,51 @@ def _behind(prompt: str, program: str, entry_point: str) -> str:
 
 # ---- files ----
 def load_questions(path: str) -> list[Question]:
-    """The questions of a .jsonl, .jsonl.gz or .json file; ValueError names the file, the line and what is wrong.
+    """The questions of a .jsonl, .jsonl.gz or .json file; ValueError names the file, the record and what is wrong.
 
     Formats: ours (the fields of Question), EvalPlus and HumanEval (reference: prompt and canonical_solution; tests:
     those base asserts that have a meaning here), ULT (no tests: those in the file are not gold).
     """
-    path, questions = str(path), {}
-    with (gzip.open if path.endswith(".gz") else open)(path, "rt", encoding="utf-8") as file:
-        rows = json.load(file) if path.removesuffix(".gz").endswith(".json") else list(file)
-    for number, row in enumerate(rows, start=1):
-        try:
-            if row and row != "\n":
+    place, questions = str(path), {}
+    try:
+        with (gzip.open if place.endswith(".gz") else open)(path, "rt", encoding="utf-8") as file:
+            rows = json.load(file) if place.removesuffix(".gz").endswith(".json") else list(file)
+        for number, row in enumerate(rows, start=1):
+            place = f"{path}, record {number}"
+            if row != "\n":
                 question = _question(json.loads(row) if isinstance(row, str) else row)
                 if question.id in questions:
                     raise ValueError(f"the id {question.id!r} is there twice")
                 questions[question.id] = question
-        except (ValueError, TypeError, KeyError) as error:
-            reason = f"the field {error} is missing" if isinstance(error, KeyError) else error
-            raise ValueError(f"{path}, line or record {number}: {reason}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        reason = f"the field {error} is missing" if isinstance(error, KeyError) else error
+        raise ValueError(f"{place}: {reason}") from error
     if not questions:
         raise ValueError(f"{path}: there are no questions in it")
     return list(questions.values())
 
 
 def _question(row: dict[str, Any]) -> Question:
+    hidden = None
     if "func_name" in row:
-        return Question(str(row["task_id"]), row["prompt"], row["func_name"], row["code"], ())
-    if "task_id" in row:
-        prompt, solution, name = row["prompt"], row["canonical_solution"], row["entry_point"]
+        key, prompt, name, reference, tests = str(row["task_id"]), row["prompt"], row["func_name"], row["code"], []
+    elif "task_id" in row:
+        key, prompt, name, solution = row["task_id"], row["prompt"], row["entry_point"], row["canonical_solution"]
         reference = _behind(prompt, solution, name) if name in top_names(solution) else prompt + solution
         asserts = re.sub(r"\bcandidate\b", name, row.get("assertion") or row.get("test", ""))
         found = [node for node in ast.walk(_parse(asserts) or ast.Module([])) if isinstance(node, ast.Assert)]
-        sources = [ast.unparse(ast.Assert(node.test)) for node in found]
-        return Question(row["task_id"], prompt, name, reference, tuple(s for s in sources if parse_assert(s, name)))
-    if "id" not in row and "reference" not in row:
+        tests = [text for text in (ast.unparse(ast.Assert(node.test)) for node in found) if parse_assert(text, name)]
+    elif "id" in row or "reference" in row:
+        key, prompt, name, reference, tests = (row[k] for k in ("id", "prompt", "entry_point", "reference", "tests"))
+        if hidden := row.get("hidden"):
+            hidden = Hidden(tuple(hidden["golden"]), tuple(hidden["mutants"]), hidden["family"], hidden["split"])
+    else:
         raise ValueError(f"a format that is not known, with the fields {list(row)}")
-    hidden = row.get("hidden")
-    if hidden:
-        hidden = Hidden(tuple(hidden["golden"]), tuple(hidden["mutants"]), hidden["family"], hidden["split"])
-    return Question(row["id"], row["prompt"], row["entry_point"], row["reference"], tuple(row["tests"]), hidden)
+    if type(tests) is not list or not all(type(text) is str for text in (key, prompt, name, reference, *tests)):
+        raise TypeError("the fields of a question are texts, its tests a list of texts")
+    if name not in top_names(reference):
+        raise ValueError(f"the reference does not define {name!r}")
+    return Question(key, prompt, name, reference, tuple(tests), hidden)
 
 
 def save_questions(path: str, questions: Iterable[Question]) -> None:
