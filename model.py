@@ -9,13 +9,17 @@ q, k and v. What a checkpoint asks for beyond that is refused by name.
     prompt = tokenizer.encode_chat([{"role": "user", "content": "Write is_even(n)."}])
     samples = generate(model, [prompt], n=8, eos_ids=tokenizer.eos_ids, vocab_size=len(tokenizer))
 
-Letters: B batch, T tokens, H query heads, K key/value heads, D head size, V vocabulary, L layers.
+Letters: B batch, T tokens, H query heads, K key/value heads, D head size, V vocabulary; in the sampler S slots, C cache
+columns.
 """
 
 import json
+import math
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -25,6 +29,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 # ---------------------------------------------------------------- config
@@ -40,7 +45,7 @@ class Config:
     num_hidden_layers: int
     num_attention_heads: int
     num_key_value_heads: int
-    head_dim: int | None = None  # default: hidden_size / num_attention_heads
+    head_dim: int = 0  # 0: hidden_size / num_attention_heads
     max_position_embeddings: int = 32768
     rms_norm_eps: float = 1e-6
     rope_theta: float = 10_000.0
@@ -52,10 +57,7 @@ class Config:
     extra: dict = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.head_dim is None:
-            if self.hidden_size % self.num_attention_heads:
-                raise ValueError(f"hidden_size {self.hidden_size} is no multiple of {self.num_attention_heads} heads")
-            self.head_dim = self.hidden_size // self.num_attention_heads
+        self.head_dim = self.head_dim or self.hidden_size // self.num_attention_heads
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(f"{self.num_attention_heads} query heads cannot share {self.num_key_value_heads} kv heads")
 
@@ -63,34 +65,20 @@ class Config:
     def from_dict(cls, raw: dict) -> "Config":
         """config.json's object -> Config. ValueError names what this model does not implement, or a missing key."""
         refuse_unsupported(raw)
-        names = {f.name for f in fields(cls)} - {"extra"}
-        known = {k: v for k, v in raw.items() if k in names and v is not None}
-        known["rope_theta"] = rope_base(raw)
-        known.setdefault("num_key_value_heads", raw.get("num_attention_heads"))
-        required = [f.name for f in fields(cls)][:6]
-        missing = [name for name in required if known.get(name) is None]
+        names = [f.name for f in fields(cls) if f.name != "extra"]
+        known = {k: v for k, v in raw.items() if k in names and v is not None} | {"rope_theta": rope_base(raw)}
+        known.setdefault("num_key_value_heads", known.get("num_attention_heads"))
+        missing = [name for name in names[:6] if known.get(name) is None]
         if missing:
             raise ValueError(f"config.json lacks {', '.join(missing)}")
         return cls(**known, extra={k: v for k, v in raw.items() if k not in names})
 
     def to_dict(self) -> dict:
         """The object for config.json, with the RoPE base in both places where readers look for it."""
-        raw = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
-        return {
-            "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu",
-            **self.extra, **raw, "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},
-        }
-
-    @property
-    def eos_ids(self) -> tuple[int, ...]:
-        return as_ids(self.eos_token_id)
-
-
-def as_ids(value: int | list[int] | None) -> tuple[int, ...]:
-    """eos_token_id as it stands in a config -> tuple: 7 -> (7,), [7, 8] -> (7, 8), None -> ()."""
-    if value is None:
-        return ()
-    return (value,) if isinstance(value, int) else tuple(value)
+        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
+        fixed = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu"}
+        rope = {"rope_type": "default", "rope_theta": self.rope_theta}
+        return fixed | self.extra | own | {"rope_parameters": rope}
 
 
 def refuse_unsupported(raw: dict) -> None:
@@ -138,27 +126,24 @@ def causal(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def rope_table(positions: Tensor, config: Config, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """(B, T) positions -> cos, sin (B, T, 1, D), computed in float32."""
+    """(B, T) positions -> cos and sin (B, T, 1, D), the first half of sin negated; computed in float32."""
     half = torch.arange(0, config.head_dim, 2, device=positions.device, dtype=torch.float32) / config.head_dim
     angles = positions[:, :, None, None].float() * config.rope_theta**-half  # (B, T, 1, D/2)
-    angles = torch.cat((angles, angles), dim=-1)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """RoPE in half rotation: the pairs are (i, i + D/2)."""
-    left, right = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-right, left), dim=-1) * sin
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
-class RMSNorm(nn.Module):
-    def __init__(self, size: int, eps: float):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+def project(x: Tensor, *linears: nn.Linear) -> Sequence[Tensor]:
+    """x through several linear layers; as one matrix product while `laid_out` holds one ready."""
+    together = getattr(linears[0], "together", None)
+    if together is None:
+        return [linear(x) for linear in linears]
+    return together(x).split([linear.out_features for linear in linears], -1)
 
 
 class Attention(nn.Module):
@@ -171,10 +156,10 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(c.num_attention_heads * c.head_dim, c.hidden_size, bias=False)
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend, layer: int) -> Tensor:
-        projections = (self.q_proj, self.k_proj, self.v_proj)
-        q, k, v = (p(x).unflatten(-1, (-1, self.head_dim)) for p in projections)  # (B, T, H or K, D)
+        parts = project(x, self.q_proj, self.k_proj, self.v_proj)
+        q, k, v = (part.unflatten(-1, (-1, self.head_dim)) for part in parts)  # (B, T, H or K, D)
         out = attend(layer, rotate(q, *rope), rotate(k, *rope), v)  # (B, T, H, D)
-        return self.o_proj(out.flatten(2))
+        return project(out.flatten(2), self.o_proj)[0]
 
 
 class MLP(nn.Module):
@@ -185,15 +170,16 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        gate, up = project(x, self.gate_proj, self.up_proj)
+        return project(F.silu(gate) * up, self.down_proj)[0]
 
 
 class Layer(nn.Module):
     def __init__(self, c: Config):
         super().__init__()
-        self.input_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.input_layernorm = nn.RMSNorm(c.hidden_size, c.rms_norm_eps)
         self.self_attn = Attention(c)
-        self.post_attention_layernorm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(c.hidden_size, c.rms_norm_eps)
         self.mlp = MLP(c)
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend, layer: int) -> Tensor:
@@ -208,7 +194,7 @@ class Backbone(nn.Module):
         super().__init__()
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
         self.layers = nn.ModuleList(Layer(c) for _ in range(c.num_hidden_layers))
-        self.norm = RMSNorm(c.hidden_size, c.rms_norm_eps)
+        self.norm = nn.RMSNorm(c.hidden_size, c.rms_norm_eps)
 
 
 class Qwen2(nn.Module):
@@ -217,7 +203,8 @@ class Qwen2(nn.Module):
     def __init__(self, config: Config):
         super().__init__()
         self.config = config
-        self.generation_config: dict = {}  # generation_config.json of the loaded folder, saved again as it was
+        ids = {k: getattr(config, k) for k in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        self.generation_config = {k: v for k, v in ids.items() if v is not None}  # a loaded folder's own, if it has one
         self.model = Backbone(config)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -273,13 +260,11 @@ class Qwen2(nn.Module):
         with torch.device("meta"):
             model = cls(config)
         found = read_weights(path, dtype, device)
-        embedding, head = found.get("model.embed_tokens.weight"), found.get("lm_head.weight")
-        if config.tie_word_embeddings and embedding is not None and head is not None:
-            if not torch.equal(embedding, head):
+        if config.tie_word_embeddings and "lm_head.weight" in found:
+            if not torch.equal(found.pop("lm_head.weight"), found.get("model.embed_tokens.weight", torch.empty(0))):
                 raise ValueError(f"{path}: lm_head.weight differs from model.embed_tokens.weight, yet they are tied")
-            del found["lm_head.weight"]
-        check_weights(path, {k: v.shape for k, v in model.state_dict().items()}, found)
-        model.load_state_dict(found, strict=True, assign=True)
+        check_weights(path, {k: v.shape for k, v in model.state_dict().items()}, {k: v.shape for k, v in found.items()})
+        model.load_state_dict(found, assign=True)
         if (path / "generation_config.json").exists():
             model.generation_config = read_json(path / "generation_config.json")
         return model.requires_grad_(True)
@@ -293,9 +278,7 @@ class Qwen2(nn.Module):
         path.mkdir(parents=True, exist_ok=True)
         name = str(dtype).removeprefix("torch.")
         write_json(path / "config.json", self.config.to_dict() | {"dtype": name, "torch_dtype": name})
-        ids = {k: getattr(self.config, k) for k in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        ids = {k: v for k, v in ids.items() if v is not None}
-        write_json(path / "generation_config.json", self.generation_config or ids)
+        write_json(path / "generation_config.json", self.generation_config)
         weights = {k: v.detach().to("cpu", dtype).contiguous() for k, v in self.state_dict().items()}
         save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
 
@@ -312,37 +295,36 @@ def write_json(path: Path, value: dict) -> None:
 
 def read_weights(path: Path, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
     """All tensors of a checkpoint folder, by name, as own copies (never views of the file)."""
-    index = path / "model.safetensors.index.json"
+    shards: dict[str, list[str]] = {}  # file -> the tensors that the index promises in it
     if (path / "model.safetensors").exists():
-        shards = {"model.safetensors": []}
-    elif index.exists():
-        shards = {}
-        for tensor, shard in read_json(index)["weight_map"].items():
-            shards.setdefault(shard, []).append(tensor)
+        shards["model.safetensors"] = []
     else:
-        raise ValueError(f"{path} has neither model.safetensors nor model.safetensors.index.json")
+        for tensor, shard in read_json(path / "model.safetensors.index.json")["weight_map"].items():
+            shards.setdefault(shard, []).append(tensor)
     found = {}
     for shard, promised in sorted(shards.items()):
         if not (path / shard).exists():
             raise ValueError(f"{path}: shard {shard} is missing; it holds {', '.join(promised)}")
         with safe_open(path / shard, framework="pt", device=str(device)) as file:
-            for name in file.keys():
-                found[name] = file.get_tensor(name).to(dtype, copy=True)
+            found |= {name: file.get_tensor(name).to(dtype, copy=True) for name in file.keys()}
     return found
 
 
-def check_weights(path: Path, wanted: dict[str, torch.Size], found: dict[str, Tensor]) -> None:
-    """ValueError that names the first tensor (and counts the rest) that does not fit the config."""
-    wrong = [name for name in wanted if name in found and found[name].shape != wanted[name]]
-    for what, names in (("missing", [n for n in wanted if n not in found]), ("wrong shape", wrong),
-                        ("unexpected", [n for n in found if n not in wanted])):
+def check_weights(path: Path, wanted: dict[str, torch.Size], found: dict[str, torch.Size]) -> None:
+    """ValueError that names the tensors that do not fit the config, with both shapes."""
+    kinds = {
+        "missing": [n for n in wanted if n not in found],
+        "unexpected": [n for n in found if n not in wanted],
+        "misshapen": [n for n in wanted if n in found and wanted[n] != found[n]],
+    }
+    for kind, names in kinds.items():
         if names:
-            shapes = [tuple(t) for t in (wanted.get(names[0], ()), getattr(found.get(names[0]), "shape", ()))]
-            raise ValueError(f"{path}: {what} weight {names[0]} ({len(names)} in all); "
-                             f"shape wanted {shapes[0]}, found {shapes[1]}")
+            shapes = "; ".join(f"{n} wanted {wanted.get(n)}, found {found.get(n)}" for n in names[:5])
+            raise ValueError(f"{path}: {len(names)} {kind} weights: {shapes}")
 
 
 # ---------------------------------------------------------------- tokenizer
+
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json",
                    "added_tokens.json", "vocab.json", "merges.txt")
@@ -362,14 +344,11 @@ class Tokenizer:
         self.full = FastTokenizer.from_str(json.dumps(raw))
         control = {t["content"]: t["id"] for t in raw.get("added_tokens", []) if is_control(t)}
         raw["added_tokens"] = [t for t in raw.get("added_tokens", []) if t["content"] not in control]
-        raw["post_processor"] = None  # it may hang ids of its own around a text
-        self.plain = FastTokenizer.from_str(json.dumps(raw))
+        self.plain = FastTokenizer.from_str(json.dumps(raw | {"post_processor": None}))
         self.control_ids = frozenset(control.values())
-        template = read_template(path)
-        self.default_system = chatml_default_system(template, path)
-        missing = [word for word in ("<|im_start|>", "<|im_end|>") if word not in control]
-        if missing:
-            raise ValueError(f"{path}: the tokenizer has no control token {' and '.join(missing)}, which ChatML needs")
+        self.default_system = default_system(read_template(path), path)
+        if not {"<|im_start|>", "<|im_end|>"} <= set(control):
+            raise ValueError(f"{path}: the tokenizer lacks <|im_start|> or <|im_end|>, which the ChatML frame needs")
         self.start, self.end = control["<|im_start|>"], control["<|im_end|>"]
         self.eos_ids = end_ids(path, self.end)
 
@@ -402,16 +381,13 @@ class Tokenizer:
 
         Byte for byte the family's template with add_generation_prompt. ValueError: no message, unknown role.
         """
-        if not messages:
-            raise ValueError("encode_chat needs at least one message")
+        if not messages or any(m["role"] not in ROLES for m in messages):
+            raise ValueError(f"a chat is one message or more with roles {', '.join(ROLES)}; got {messages!r:.200}")
         if messages[0]["role"] != "system" and self.default_system is not None:
             messages = [{"role": "system", "content": self.default_system}, *messages]
-        ids = []
-        newline = self.encode("\n")
-        for message in messages:
-            if message["role"] not in ROLES:
-                raise ValueError(f"role {message['role']!r} is not one of {', '.join(ROLES)}")
-            ids += [self.start, *self.encode(f"{message['role']}\n{message['content']}"), self.end, *newline]
+        ids, newline = [], self.encode("\n")
+        for m in messages:
+            ids += [self.start, *self.encode(f"{m['role']}\n{m['content']}"), self.end, *newline]
         return [*ids, self.start, *self.encode("assistant\n")]
 
 
@@ -422,10 +398,10 @@ def is_control(added: dict) -> bool:
 
 def end_ids(path: Path, turn_end: int) -> tuple[int, ...]:
     """Every id that ends a reply: those of generation_config.json and config.json, and the end of a ChatML turn."""
-    ids = []
+    ids: list[int] = []
     for name in ("generation_config.json", "config.json"):
-        if (path / name).exists():
-            ids += as_ids(read_json(path / name).get("eos_token_id"))
+        found = read_json(path / name).get("eos_token_id") if (path / name).exists() else None
+        ids += found if isinstance(found, list) else [] if found is None else [found]
     return tuple(dict.fromkeys([*ids, turn_end]))
 
 
@@ -441,68 +417,49 @@ def read_template(path: Path) -> str:
     return template
 
 
-TURN = re.compile(r'"<\|im_start\|>"\+(\w+)\.role\+"\\n"\+\1\.content\+"<\|im_end\|>\\n"')
-DEFAULT_SYSTEM = re.compile(r'"<\|im_start\|>system\\n((?:[^"\\]|\\.)*)<\|im_end\|>\\n"')
-REPLY = '"<|im_start|>assistant\\n"'
+def default_system(template: str, path: Path) -> str | None:
+    """The system text that a ChatML template puts first where there is none; None if it puts nothing.
 
-
-def chatml_default_system(template: str, path: Path) -> str | None:
-    """The system text that a ChatML template puts first when there is none; None if it puts nothing.
-
-    ValueError if the template's turns are not `<|im_start|>role\\ncontent<|im_end|>\\n`.
+    ValueError if the template's turns are not `<|im_start|>role\ncontent<|im_end|>\n`.
     """
-    stream = template_stream(template)
-    if not TURN.search(stream) or REPLY not in stream or "bos_token" in stream:
+    printed = printed_by(template)
+    turn = r'"<\|im_start\|>"\+(\w+)\.role\+"\\n"\+\1\.content\+"<\|im_end\|>\\n"'
+    if not re.search(turn, printed) or '"<|im_start|>assistant\\n"' not in printed or "bos_token" in printed:
         raise ValueError(f"{path}: the chat template is not ChatML "
-                         "(<|im_start|>role, newline, content, <|im_end|>, newline), the only frame supported")
-    found = DEFAULT_SYSTEM.search(stream)
+                         r"(<|im_start|>role\ncontent<|im_end|>\n), the only frame supported")
+    found = re.search(r'"<\|im_start\|>system\\n((?:[^"\\]|\\.)*)<\|im_end\|>\\n"', printed)
     return json.loads(f'"{found[1]}"') if found else None
 
 
-def template_stream(template: str) -> str:
-    """What a Jinja template prints, as one normal form: expressions joined by +, statements as ;.
+def printed_by(template: str) -> str:
+    r"""What a Jinja template prints, in one spelling: JSON strings and names joined by +, a ; for each statement.
 
-    >>> template_stream("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\\\n' }}{{ m.content }}{% endfor %}")
-    ';"<|im_start|>"+m.role+"\\\\n"+m.content;'
+    >>> printed_by("{% for m in messages %}<|im_start|>{{ m['role'] + '\\n' + m.content }}{% endfor %}")
+    ';"<|im_start|>"+m.role+"\\n"+m.content;'
     """
-    pieces = re.split(r"(\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\})", template, flags=re.DOTALL)
-    stream = ""
-    for i, piece in enumerate(pieces):
-        if i % 2 == 0:
-            text = outside_text(piece, pieces[i - 1] if i else "", pieces[i + 1] if i + 1 < len(pieces) else "")
-            stream += "+" + json.dumps(text) if text else ""
-        elif piece.startswith("{{"):
-            stream += "+" + normal_expression(piece.strip("{}").strip("-"))
-        else:
-            stream += ";"
-    stream = re.sub(r";\+|;+", ";", stream.strip("+"))
-    return re.sub(r'(?<!\\)"\+"', "", stream)
+    printed = ""
+    tag = r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}"
+    # The blanks that go with a tag: those beside a `-`, and (trim_blocks, lstrip_blocks) of a statement's line.
+    tag = rf"((?:\s*(?=\{{.-)|(?:^|(?<=\n))[ \t]*(?=\{{[%#]))?(?:{tag})(?:(?<=-.\}})\s*|(?<=[%#]\}})\n)?)"
+    for piece in re.split(tag, template, flags=re.DOTALL):
+        if piece.lstrip().startswith("{{"):
+            expression = piece.strip().strip("{}").strip("-")
+            parts = re.split(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""", expression, flags=re.DOTALL)
+            parts[0::2] = [re.sub(r"\s+", "", part) for part in parts[0::2]]
+            parts[1::2] = [json.dumps(unescaped(part[1:-1])) for part in parts[1::2]]
+            printed += "+" + re.sub(r'(?<=[\w\]])\["(\w+)"\]', r".\1", "".join(parts))
+        elif piece.lstrip().startswith(("{%", "{#")):
+            printed += ";"
+        elif piece:
+            printed += "+" + json.dumps(piece)
+    return re.sub(r'(?<!\\)"\+"', "", re.sub(r";\++", ";", printed).strip("+"))
 
 
-def normal_expression(source: str) -> str:
-    """A Jinja expression with double quotes, no blanks, and attributes as .name: `m['role']` -> `m.role`."""
-    parts = re.split(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""", source, flags=re.DOTALL)
-    for i, part in enumerate(parts):
-        if i % 2:
-            body = re.sub(r"\\(.)", lambda m: {"n": "\n", "t": "\t"}.get(m[1], m[1]), part[1:-1], flags=re.DOTALL)
-            parts[i] = json.dumps(body)
-        else:
-            parts[i] = re.sub(r"\s+", "", part)
-    return re.sub(r'(?<=[\w\]])\["(\w+)"\]', r".\1", "".join(parts))
+def unescaped(body: str) -> str:
+    return re.sub(r"\\(.)", lambda m: {"n": "\n", "t": "\t"}.get(m[1], m[1]), body, flags=re.DOTALL)
 
 
-def outside_text(text: str, before: str, after: str) -> str:
-    """Text between two Jinja tags, cut as transformers' renderer cuts it (trim_blocks, lstrip_blocks, `-` marks)."""
-    if before.endswith(("-}}", "-%}", "-#}")):
-        text = text.lstrip()
-    elif before.startswith(("{%", "{#")):
-        text = text.removeprefix("\n")
-    if after.startswith(("{{-", "{%-", "{#-")):
-        return text.rstrip()
-    return re.sub(r"(^|(?<=\n))[ \t]+$", "", text) if after.startswith(("{%", "{#")) else text
-
-
-# ---------------------------------------------------------------- sampling
+# ---------------------------------------------------------------- choosing a token
 
 
 @dataclass(frozen=True)
@@ -521,18 +478,14 @@ def mix(x: Tensor) -> Tensor:
     return x ^ (x >> 31 & 0x1FFFFFFFF)
 
 
+def row_keys(seed: int, prompts: Tensor, samples: Tensor) -> Tensor:
+    """int64 keys of random streams, functions of seed, prompt index and sample index alone."""
+    return mix(mix(mix(torch.tensor(seed % 2**63)) + prompts + 1) + samples + 1)
+
+
 def uniforms(keys: Tensor, positions: Tensor) -> Tensor:
     """Counter-based float32 uniforms in [0, 1 - 2**-23]: one per (row key, position of the token in its reply)."""
-    bits = mix(keys + mix(positions.long() + 1)) >> 41 & 0x7FFFFF
-    return bits.float() * 2.0**-23
-
-
-def row_key(seed: int, prompt: int, sample: int) -> int:
-    """int64 key of a row's random stream: a function of seed, prompt index and sample index alone."""
-    key = torch.tensor(seed, dtype=torch.int64)
-    for part in (prompt, sample):
-        key = mix(key) + part + 1
-    return int(mix(key))
+    return (mix(keys + mix(positions + 1)) >> 41 & 0x7FFFFF).float() * 2.0**-23
 
 
 def choose(logits: Tensor, u: Tensor, temperature: float, top_p: float = 1.0, top_k: int = 0) -> tuple[Tensor, Tensor]:
@@ -541,23 +494,23 @@ def choose(logits: Tensor, u: Tensor, temperature: float, top_p: float = 1.0, to
     top_k keeps the k likeliest ids; top_p the fewest likeliest ids whose probability reaches top_p (a sum that hits
     top_p exactly is enough). Log-probs are over the whole row.
     """
-    logits = logits.float()
-    scaled = logits - logits.amax(-1, keepdim=True)
+    scaled = logits.to(torch.float32, copy=True)  # one buffer, worked on in place: it is the size of the vocabulary
+    top = scaled.amax(-1, keepdim=True)
+    scaled -= top
     if temperature > 0:
-        scaled = scaled / temperature
-    total = scaled.exp().sum(-1, keepdim=True)
+        scaled /= temperature
     if temperature == 0:
-        ids = logits.argmax(-1, keepdim=True)
+        ids = scaled.argmax(-1, keepdim=True)
     elif top_k or top_p < 1:
         ids = pick_top(scaled, u, top_p, top_k)
-    else:
-        ids = inverse_cdf(scaled.exp(), u)
-    return ids[:, 0], (scaled.gather(-1, ids) - total.log())[:, 0]
+    cdf = scaled.exp_().cumsum_(-1)
+    if temperature > 0 and not top_k and top_p == 1:
+        ids = inverse_cdf(cdf, u)
+    return ids[:, 0], ((logits.gather(-1, ids) - top) / (temperature or 1.0) - cdf[:, -1:].log())[:, 0]
 
 
-def inverse_cdf(weights: Tensor, u: Tensor) -> Tensor:
-    """(B, V) weights >= 0, (B,) uniforms -> (B, 1) index of the first id whose cumulated weight exceeds u * sum."""
-    cdf = weights.cumsum(-1)
+def inverse_cdf(cdf: Tensor, u: Tensor) -> Tensor:
+    """(B, V) cumulated weights, (B,) uniforms -> (B, 1) first index whose cumulated weight exceeds u times the sum."""
     return torch.searchsorted(cdf, u[:, None] * cdf[:, -1:], right=True).clamp_(max=cdf.shape[-1] - 1)
 
 
@@ -568,76 +521,247 @@ def pick_top(scaled: Tensor, u: Tensor, top_p: float, top_k: int) -> Tensor:
     before = probs.cumsum(-1) - probs
     keep = before < top_p - 1e-6  # float32 sums of a boundary that is hit exactly land on either side of it
     keep[:, 0] = True
-    return order.gather(-1, inverse_cdf(probs * keep, u))
+    return order.gather(-1, inverse_cdf((probs * keep).cumsum(-1), u))
 
 
-@torch.inference_mode()
+# ---------------------------------------------------------------- sampling
+
+
 def generate(
     model: Qwen2, prompts: Sequence[Sequence[int]], n: int = 1, max_new_tokens: int | Sequence[int] = 256,
     temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, eos_ids: Sequence[int] = (),
     vocab_size: int | None = None, seed: int = 0, on_group: Callable[[int, list[Sample]], None] | None = None,
+    cache_bytes: int = 2 << 30, slots: int | None = None,
 ) -> list[list[Sample]]:
     """n replies to each prompt. A row's ids depend on seed, prompt index and sample index alone.
 
     max_new_tokens: one limit, or one per prompt. Ids from vocab_size up are never sampled. on_group(prompt index,
-    samples) is called as soon as all n samples of a prompt are finished. ValueError for arguments out of range.
+    samples) is called as soon as all n samples of a prompt are finished. slots: replies decoded at a time, default as
+    many as cache_bytes hold at full length (at least one). ValueError for arguments out of range.
     """
-    limits = check_arguments(prompts, n, max_new_tokens, temperature, top_p, top_k)
-    ends = torch.tensor(sorted(set(eos_ids)), dtype=torch.int64, device=model.device)
-    results = []
-    for index, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
-        keys = torch.tensor([row_key(seed, index, s) for s in range(n)], device=model.device)
-        cache: list[tuple[Tensor, Tensor]] = []
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, cache=cache) -> Tensor:
-            if layer == len(cache):
-                cache.append((k, v))
-                return causal(layer, q, k, v)
-            old_k, old_v = cache[layer]
-            k = torch.cat((old_k.expand(n, -1, -1, -1), k), 1)
-            v = torch.cat((old_v.expand(n, -1, -1, -1), v), 1)
-            cache[layer] = k, v
-            return attention(q, k, v)
-
-        state = model.hidden(torch.tensor([prompt], device=model.device), attend=attend)[:, -1].expand(n, -1)
-        ids, logprobs = [], []
-        done = torch.zeros(n, dtype=torch.bool, device=model.device)
-        for position in range(limit):
-            logits = F.linear(state, model.head)[:, :vocab_size]
-            token, logprob = choose(logits, uniforms(keys, torch.tensor(position)), temperature, top_p, top_k)
-            ids.append(token)
-            logprobs.append(logprob)
-            done |= torch.isin(token, ends)
-            if position + 1 == limit or done.all():
-                break
-            where = torch.full((n, 1), len(prompt) + position, device=model.device)
-            state = model.hidden(token[:, None], where, attend)[:, 0]
-        rows = zip(torch.stack(ids, 1).tolist(), torch.stack(logprobs, 1).tolist(), strict=True)
-        results.append([cut(row, logs, set(eos_ids)) for row, logs in rows])
-        if on_group:
-            on_group(index, results[-1])
+    limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
+    check_arguments(prompts, n, limits, temperature, top_p, top_k)
+    results: list[list] = [[None] * n for _ in prompts]
+    if not prompts:
+        return results
+    left = [n] * len(prompts)
+    c, longest = model.config, max(len(p) + limit for p, limit in zip(prompts, limits, strict=True))
+    row_bytes = 2 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim * model.head.element_size() * longest
+    with torch.inference_mode(), laid_out(model, vocab_size or c.vocab_size) as logits_of:
+        sampler = Sampler(model, prompts, n, limits, slots or max(cache_bytes // row_bytes, 1), seed)
+        sampler.logits_of, sampler.choice = logits_of, (temperature, top_p, top_k)
+        sampler.ends, sampler.end_ids = torch.tensor(sorted(set(eos_ids)), device=model.device), set(eos_ids)
+        while sampler.waiting or any(sampler.rows):
+            sampler.refill()
+            sampler.decode(CHECK_EVERY)
+            for prompt, sample, reply in sampler.collect():
+                results[prompt][sample] = reply
+                left[prompt] -= 1
+                if on_group and not left[prompt]:
+                    on_group(prompt, results[prompt])
     return results
 
 
-def cut(ids: list[int], logprobs: list[float], ends: set[int]) -> Sample:
-    """A Sample up to and including the first end id."""
-    stop = next((i + 1 for i, token in enumerate(ids) if token in ends), None)
-    return Sample(tuple(ids[:stop]), tuple(logprobs[:stop]), stop is not None)
+CHECK_EVERY = 4  # decode steps between two looks at which rows have ended
+PREFILL_TOKENS = 4096  # of one batch of prompts, padding counted
+SHRINK_AT = 0.75  # share of slots in use under which a run that only waits for its last rows drops the free ones
 
 
-def check_arguments(prompts: Sequence[Sequence[int]], n: int, max_new_tokens: int | Sequence[int], temperature: float,
-                    top_p: float, top_k: int) -> list[int]:
-    """One limit per prompt; ValueError says which argument of `generate` is out of range."""
-    if not temperature >= 0 or temperature == float("inf"):
+class Sampler:
+    """One call of `generate`: S slots with a reply each, and the key/value cache that they share.
+
+    Every slot has its own length; what lies beyond it in the cache is masked. Three moves: `refill` puts waiting rows
+    into free slots, `prefill` computes the keys and values of new prompts, once for all rows of a prompt, `decode` adds
+    tokens to all slots at a time. A row starts with its prompt's last token as the one to be decoded next.
+    """
+
+    def __init__(self, model: Qwen2, prompts: Sequence[Sequence[int]], n: int, limits: list[int], slots: int,
+                 seed: int):
+        c, device = model.config, model.device
+        self.model, self.prompts, self.limits, self.seed = model, prompts, limits, seed
+        # Longest first, so that no long row starts when all others are done.
+        order = sorted(range(len(prompts)), key=lambda i: (-limits[i], -len(prompts[i])))
+        self.waiting = deque((i, s) for i in order for s in range(n))
+        count = min(slots, len(self.waiting))
+        self.rows: list[tuple[int, int] | None] = [None] * count  # (prompt, sample) in each slot
+        self.holder: dict[int, int] = {}  # a prompt of which some rows still wait -> a slot with its keys and values
+        self.state = torch.zeros(5, count, dtype=torch.int64, device=device)
+        # first: columns of the prompt before its last token; length: columns in use; token: the next to be decoded
+        self.done = torch.ones(count, dtype=torch.bool, device=device)
+        self.ids = torch.zeros(count, max(limits) + 1, dtype=torch.int64, device=device)  # a finished row writes at its
+        self.logprobs = torch.zeros(count, max(limits) + 1, device=device)  # end until it is collected
+        empty = torch.zeros(count, c.num_key_value_heads, c.head_dim, 0, dtype=model.dtype, device=device)
+        self.k = [empty] * c.num_hidden_layers  # each (S, K, D, C)
+        self.v = [empty.transpose(2, 3)] * c.num_hidden_layers  # each (S, K, C, D)
+
+    def reserve(self, columns: int) -> None:
+        """Room for rows of this length. The cache grows by half at a time, as far as replies turn out to need it."""
+        old = self.k[0].shape[3]
+        if columns > old:
+            longest = max(len(p) + limit for p, limit in zip(self.prompts, self.limits, strict=True))
+            extra = round_up(max(columns, min(old * 3 // 2, longest)), 64) - old
+            for i in range(len(self.k)):  # zeros, because what a mask hides is still multiplied, by 0
+                self.k[i] = F.pad(self.k[i], (0, extra))
+                self.v[i] = F.pad(self.v[i], (0, 0, 0, extra))
+
+    def refill(self) -> None:
+        """Put waiting rows into the free slots; when none waits, drop slots that stay free."""
+        taken: dict[int, list[int]] = {}  # prompt -> slots
+        free = [slot for slot, row in enumerate(self.rows) if row is None]
+        for slot in free[:len(self.waiting)]:
+            self.rows[slot] = self.waiting.popleft()
+            taken.setdefault(self.rows[slot][0], []).append(slot)
+        if not taken:
+            return self.shrink()
+        slots = [slot for found in taken.values() for slot in found]
+        rows = torch.tensor([self.rows[slot] for slot in slots])
+        last = [(self.prompts[i][-1], len(self.prompts[i]) - 1, self.limits[i]) for i in rows[:, 0].tolist()]
+        token, first, limit = torch.tensor(last).T
+        keys = row_keys(self.seed, rows[:, 0], rows[:, 1])
+        self.state[:, slots] = torch.stack((keys, token, first, first, limit)).to(self.state.device)
+        self.done[slots] = False
+        self.reserve(int(first.max()))
+        for prompt, slot in self.holder.items():  # at most one, and its rows are the first to be taken
+            for cache in (*self.k, *self.v):
+                cache[taken[prompt]] = cache[slot].clone()  # the slot may be one of those taken
+        new = sorted((prompt for prompt in taken if prompt not in self.holder), key=lambda i: len(self.prompts[i]))
+        for wave in waves(new, self.prompts):
+            self.prefill({prompt: taken[prompt] for prompt in wave})
+        self.holder = {prompt: taken[prompt][0] for prompt, _ in list(self.waiting)[:1] if prompt in taken}
+
+    def prefill(self, wave: dict[int, list[int]]) -> None:
+        """Run prompts, less their last tokens, through the model and copy each one's keys and values to its slots."""
+        device = self.model.device
+        ids = pad_sequence([torch.tensor(self.prompts[i][:-1], dtype=torch.int64) for i in wave], batch_first=True)
+        slots = torch.tensor([slot for found in wave.values() for slot in found], device=device)
+        source = torch.tensor([i for i, found in enumerate(wave.values()) for _ in found], device=device)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            self.k[layer][slots, :, :, :k.shape[1]] = k[source].permute(0, 2, 3, 1)
+            self.v[layer][slots, :, :v.shape[1]] = v[source].transpose(1, 2)
+            return causal(layer, q, k, v)
+
+        if ids.shape[1]:
+            self.model.hidden(ids.to(device), attend=attend)
+
+    def decode(self, steps: int) -> None:
+        """A few tokens more for every slot, without looking whether a row ends."""
+        longest = int(self.state[3].max()) + steps
+        self.reserve(longest)
+        for _ in range(steps):
+            self.step(min(round_up(longest, 16), self.k[0].shape[3]))
+
+    def step(self, columns: int) -> None:
+        """One token for every slot. Tensors only: nothing here waits for the device or asks about a row."""
+        key, token, first, length, limit = self.state
+        slots = torch.arange(len(length), device=length.device)
+        bias = torch.zeros(len(length), 1, 1, columns, dtype=self.model.dtype, device=length.device)
+        bias.masked_fill_(torch.arange(columns, device=length.device) > length[:, None, None, None], -torch.inf)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            self.k[layer][slots, :, :, length] = k[:, 0]
+            self.v[layer][slots, :, length] = v[:, 0]
+            return cached_attention(q, self.k[layer][..., :columns], self.v[layer][:, :, :columns], bias)
+
+        states = self.model.hidden(token[:, None], length[:, None], attend)
+        count = length - first
+        ids, logprobs = choose(self.logits_of(states[:, 0]), uniforms(key, count), *self.choice)
+        token.copy_(ids)
+        self.ids[slots, count], self.logprobs[slots, count] = ids, logprobs
+        length += ~self.done
+        self.done |= torch.isin(ids, self.ends) | (length - first >= limit)
+
+    def collect(self) -> list[tuple[int, int, Sample]]:
+        """(prompt, sample, reply) of every row that has ended; their slots are free after this."""
+        done, found = self.done.tolist(), []
+        slots = [slot for slot, row in enumerate(self.rows) if row and done[slot]]
+        _, _, first, length, _ = self.state[:, slots].tolist()
+        replies = zip(self.ids[slots].tolist(), self.logprobs[slots].tolist(), strict=True)
+        for i, (ids, logprobs) in enumerate(replies):
+            count, row = length[i] - first[i], self.rows[slots[i]]
+            if not all(map(math.isfinite, logprobs[:count])):
+                raise ValueError(f"the model's logits for prompt {row[0]} are not finite")
+            finished = ids[count - 1] in self.end_ids
+            found.append((*row, Sample(tuple(ids[:count]), tuple(logprobs[:count]), finished)))
+            self.rows[slots[i]] = None
+        self.state[2:4, slots] = 0
+        return found
+
+    def shrink(self) -> None:
+        live = [slot for slot, row in enumerate(self.rows) if row]
+        if len(live) <= len(self.rows) * SHRINK_AT:
+            self.rows = [self.rows[slot] for slot in live]
+            self.state = self.state[:, live]
+            self.done, self.ids, self.logprobs = self.done[live], self.ids[live], self.logprobs[live]
+            for i in range(len(self.k)):
+                self.k[i], self.v[i] = self.k[i][live], self.v[i][live]
+
+
+def cached_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    """One query per row: q (S, 1, H, D), k (S, K, D, C), v (S, K, C, D), bias (S, 1, 1, C) -> (S, 1, H, D)."""
+    q = q[:, 0].unflatten(1, (k.shape[1], -1))  # (S, K, H/K, D): the heads that share a key head as its queries
+    if q.device.type == "cpu":
+        scores = (q * q.shape[-1] ** -0.5) @ k
+        out = (scores.float() + bias).softmax(-1).to(v.dtype) @ v
+    else:
+        out = F.scaled_dot_product_attention(q, k.transpose(2, 3), v, bias)
+    return out.flatten(1, 2)[:, None]
+
+
+def round_up(x: int, step: int) -> int:
+    return -(-x // step) * step
+
+
+def waves(order: Sequence[int], prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Cut prompts, sorted by length, into batches of at most PREFILL_TOKENS with their padding."""
+    found: list[list[int]] = []
+    for i in order:
+        if found and (len(found[-1]) + 1) * len(prompts[i]) <= PREFILL_TOKENS:
+            found[-1].append(i)
+        else:
+            found.append([i])
+    return found
+
+
+@contextmanager
+def laid_out(model: Qwen2, vocab_size: int) -> Iterator[Callable[[Tensor], Tensor]]:
+    """While open, projections of one input run as one product, with a matrix laid out once for the CPU's library.
+
+    Yields states -> logits of the first vocab_size ids. Other devices keep their own layout.
+    """
+    head = nn.Linear(1, 1, bias=False)
+    head.weight = nn.Parameter(model.head[:vocab_size], requires_grad=False)
+    sets = [[head]]
+    for layer in model.model.layers:
+        a, m = layer.self_attn, layer.mlp
+        sets += [[a.q_proj, a.k_proj, a.v_proj], [a.o_proj], [m.gate_proj, m.up_proj], [m.down_proj]]
+    try:
+        if model.device.type == "cpu" and torch.backends.mkldnn.is_available():
+            for linears in sets:
+                linears[0].together = packed_product(linears)
+        yield getattr(head, "together", head)
+    finally:
+        for linears in sets:
+            vars(linears[0]).pop("together", None)
+
+
+def packed_product(linears: Sequence[nn.Linear]) -> Callable[[Tensor], Tensor]:
+    """x -> the outputs of several linear layers side by side."""
+    weight = torch.ops.mkldnn._reorder_linear_weight(torch.cat([x.weight for x in linears]), None)
+    bias = None if linears[0].bias is None else torch.cat([x.bias for x in linears])
+    return lambda x: torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def check_arguments(prompts: Sequence[Sequence[int]], n: int, limits: list[int], temperature: float, top_p: float,
+                    top_k: int) -> None:
+    """ValueError says which argument of `generate` is out of range."""
+    if not 0 <= temperature < math.inf:
         raise ValueError(f"temperature must be a finite number >= 0, got {temperature}")
     if not 0 < top_p <= 1:
         raise ValueError(f"top_p must be in (0, 1], got {top_p}")
     if top_k < 0 or n < 1:
         raise ValueError(f"top_k must be >= 0 and n >= 1, got {top_k} and {n}")
-    limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
-    if len(limits) != len(prompts) or any(limit < 1 for limit in limits):
+    if len(limits) != len(prompts) or min(limits, default=1) < 1:
         raise ValueError(f"max_new_tokens must be >= 1: one number, or one for each of {len(prompts)} prompts")
-    empty = [i for i, prompt in enumerate(prompts) if not len(prompt)]
-    if empty:
-        raise ValueError(f"prompt {empty[0]} is empty: there is nothing to continue")
-    return limits
+    if not all(len(prompt) for prompt in prompts):
+        raise ValueError("a prompt is empty: there is nothing to continue")
