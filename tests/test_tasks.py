@@ -823,7 +823,7 @@ def test_a_bad_file_is_refused_with_its_name_and_the_place(tmp_path, name, text,
     assert reason in str(error.value) and str(path) in str(error.value)
 
 
-@pytest.mark.filterwarnings("ignore:invalid escape sequence")
+@pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
 def test_benchmark_files_load_and_their_references_define_the_entry_point(data):
     sizes = {
         "HumanEvalPlus.jsonl.gz": 164, "MbppPlus.jsonl.gz": 378, "ULT_Lite.json": 200, "BigCodeBench.jsonl.gz": 1140,
