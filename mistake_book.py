@@ -1,8 +1,7 @@
 """The Mistake Book: per question, the tests that programs failed, replayed in later steps (the paper's T_hist).
 
 The paper's rule: a failure adds one to a test's count, a pass of the replayed test takes one away, at zero it is gone.
-Ours: a capacity per question, a file that is written atomically and checked when it is read, eviction of tests that the
-ground truth no longer confirms.
+Ours: a capacity per question, eviction, a file that is written atomically and checked when it is read.
 Run by codea1.py:  book = MistakeBook(); book.update("q1", failed=[test], passed=[]); book.replay("q1", k=8)
 """
 
@@ -34,10 +33,8 @@ class MistakeBook:
         return sorted(tests, key=lambda test: -tests[test])[: max(k, 0)]
 
     def update(self, question_id: str, failed: Iterable[Test], passed: Iterable[Test]) -> tuple[int, int]:
-        """Take one count per item of `passed`, then add one per item of `failed`; repeats count.
-
-        Over the capacity the lowest count goes, the newest first. Returns how many tests are new and how many are gone.
-        """
+        """Take one count per item of `passed`, then add one per item of `failed`; over the capacity the lowest count
+        goes, the newest first. Returns how many tests are new, and how many are gone."""
         tests = self.counts.setdefault(question_id, {})
         before = set(tests)
         for test in passed:
@@ -49,10 +46,9 @@ class MistakeBook:
             tests[test] = tests.get(test, 0) + 1
         while len(tests) > self.capacity:
             del tests[min(reversed(tests), key=lambda test: tests[test])]
-        after = set(tests)
         if not tests:
             del self.counts[question_id]
-        return len(after - before), len(before - after)
+        return len(tests.keys() - before), len(before - tests.keys())
 
     def evict(self, question_id: str, tests: Iterable[Test]) -> int:
         """Drop tests of a question whatever their count; unknown ones are no matter. Returns how many are gone."""
@@ -65,12 +61,11 @@ class MistakeBook:
     def save(self, path: str | Path) -> None:
         """Write the book as JSON; a reader, or a crash at any moment, finds the old file or the new one, whole."""
         questions = {name: [[*astuple(test), n] for test, n in tests.items()] for name, tests in self.counts.items()}
-        part = Path(f"{path}.part")
-        with open(part, "w", encoding="utf-8") as file:
+        with open(f"{path}.part", "w", encoding="utf-8") as file:
             json.dump({"capacity": self.capacity, "questions": questions}, file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
+        os.replace(file.name, path)
 
     @classmethod
     def load(cls, path: str | Path) -> "MistakeBook":
