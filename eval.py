@@ -1,8 +1,9 @@
 """Evaluation: pass@k of a Code LLM, quality of a Test LLM, and their work together.
 
 Of the paper this keeps the measures: pass@k and avg@n of programs, accuracy and mutation score of tests, best-of-N.
-Every verdict is made by the sandbox or on plain values that came out of it; this module runs no foreign code.
-All rates are percentages. `mean` of nothing is 0.0.
+Verdicts are made here, on plain values that came out of the sandbox; this module runs no foreign code. EvalPlus' rules
+(0.3.1), the meaning of cosmic-ray's operators (8.7) and UnLeakedTestBench's counting are written anew and checked
+against those tools by tests/agreement.py. Rates are percentages; the mean of nothing is 0.
 
 Run:  python eval.py --help
 """
@@ -16,12 +17,12 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.util import find_spec
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,26 +30,14 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
+import tasks as data
 from model import Qwen2, Tokenizer, generate
 from sandbox import Sandbox, SandboxError, Status, Value
-from tasks import (
-    Question,
-    Test,
-    coder_messages,
-    extract_program,
-    extract_tests,
-    holds,
-    load_questions,
-    make_solution,
-    relabel,
-    save_questions,
-    tester_messages,
-    to_source,
-)
+from tasks import Question, Test, holds
 
 MAX_MUTANTS = 40  # made for a question that brings none, evenly spaced over all that there are
-Suite = list[Test | None]  # the asserts of one reply, None for a malformed one
 LETHAL = (Status.FAIL, Status.ERROR, Status.TIMEOUT)
+Suite = list[Test | None]  # the asserts of one reply, None for a malformed one
 
 # ---- numbers ----
 
@@ -64,24 +53,27 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     return 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
 
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+def percent(values: Iterable[float | None]) -> float:
+    """100 times the mean of the values that are not None."""
+    known = [value for value in values if value is not None]
+    return 100 * sum(known) / len(known) if known else 0.0
 
 
-def stderr(values: Sequence[float]) -> float:
-    """Standard error of the mean; 0.0 for fewer than two values."""
-    if len(values) < 2:
+def stderr(values: Iterable[float | None]) -> float:
+    """Standard error of `percent`, in percent; 0.0 for fewer than two values."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
         return 0.0
-    centre = mean(values)
-    return math.sqrt(sum((v - centre) ** 2 for v in values) / (len(values) - 1) / len(values))
+    centre = sum(known) / len(known)
+    return 100 * math.sqrt(sum((value - centre) ** 2 for value in known) / (len(known) - 1) / len(known))
 
 
 def by_family(questions: Sequence[Question], values: Sequence[float | None]) -> dict[str, float]:
-    """Mean of one value per question for each family; None is left out."""
-    groups: dict[str, list[float]] = defaultdict(list)
+    """`percent` of one value per question, for each family."""
+    groups = defaultdict(list)
     for question, value in zip(questions, values, strict=True):
-        groups[question.hidden.family if question.hidden else "all"] += [] if value is None else [value]
-    return {family: mean(group) for family, group in sorted(groups.items())}
+        groups[question.hidden.family if question.hidden else "all"].append(value)
+    return {family: percent(group) for family, group in sorted(groups.items())}
 
 
 # ---- programs of a coder ----
@@ -102,12 +94,18 @@ def replies(model: Qwen2, tokenizer: Tokenizer, chats: Sequence[list[dict]], n: 
     return [[tokenizer.decode(sample.ids) for sample in group] for group in groups]
 
 
-def golden_tests(question: Question) -> tuple[str, ...]:
-    """The asserts that decide about a program: the hidden ones, else those that training may read."""
-    tests = question.hidden.golden if question.hidden else question.tests
-    if not tests:
-        raise ValueError(f"question {question.id} has no tests to score a program with")
-    return tests
+def golden_jobs(pairs: Iterable[tuple[Question, str]]) -> list[tuple[str, str, Sequence[str]]]:
+    """What `Sandbox.judge` takes to decide about programs: the hidden asserts, else those that training may read."""
+    jobs = [(p, q.entry_point, q.hidden.golden if q.hidden else q.tests, q.id) for q, p in pairs]
+    for *_, asserts, name in jobs:
+        if not asserts:
+            raise ValueError(f"question {name} has no tests to score a program with")
+    return [tuple(job[:3]) for job in jobs]
+
+
+def right(verdict: Any) -> bool:
+    """Whether a program loads and passes all its tests."""
+    return verdict.loads and all(status is Status.PASS for status in verdict.statuses)
 
 
 def evaluate_coder(model: Qwen2, tokenizer: Tokenizer, questions: Sequence[Question], box: Sandbox, *, style: str,
@@ -117,16 +115,15 @@ def evaluate_coder(model: Qwen2, tokenizer: Tokenizer, questions: Sequence[Quest
 
     A program passes if it loads and every golden assert of its question passes; equal programs of a question run once.
     """
-    sampling = dict(temperature=0.0 if greedy else temperature, top_p=1.0 if greedy else top_p)
-    texts = replies(model, tokenizer, [coder_messages(q, style) for q in questions], 1 if greedy else n,
+    sampling = dict(temperature=0.0, top_p=1.0) if greedy else dict(temperature=temperature, top_p=top_p)
+    texts = replies(model, tokenizer, [data.coder_messages(q, style) for q in questions], 1 if greedy else n,
                     max_new_tokens=max_new_tokens, seed=seed, **sampling)
-    programs = [[make_solution(q, text) for text in group] for q, group in zip(questions, texts, strict=True)]
-    keys = list(dict.fromkeys((i, program) for i, group in enumerate(programs) for program in group))
-    jobs = [(program, questions[i].entry_point, list(golden_tests(questions[i]))) for i, program in keys]
-    passed = {key: v.loads and all(s is Status.PASS for s in v.statuses)
-              for key, v in zip(keys, box.judge(jobs), strict=True)}
-    rates = [100 * mean([passed[i, program] for program in group]) for i, group in enumerate(programs)]
-    return CoderReport(mean(rates), stderr(rates), by_family(questions, rates), len(questions))
+    pairs = [[(i, data.make_solution(questions[i], text)) for text in group] for i, group in enumerate(texts)]
+    distinct = list(dict.fromkeys(pair for group in pairs for pair in group))
+    verdicts = box.judge(golden_jobs((questions[i], program) for i, program in distinct))
+    passed = dict(zip(distinct, map(right, verdicts), strict=True))
+    rates = [percent(map(passed.get, group)) / 100 for group in pairs]
+    return CoderReport(percent(rates), stderr(rates), by_family(questions, rates), len(questions))
 
 
 # ---- suites of a tester ----
@@ -153,31 +150,35 @@ class SuiteScore:
     timeouts: int  # of kills[-1], those that only ran out of time
     mutants: int  # that load; the others are broken and not counted
 
+    @property
+    def kill(self) -> float | None:
+        return self.kills[-1] / self.mutants if self.mutants else None
+
 
 def mutants_of(question: Question, limit: int | None = MAX_MUTANTS) -> list[str]:
     """The mutants that a question brings, else those that `mutants` makes of its reference, at most `limit` of them."""
     if question.hidden and question.hidden.mutants:
         return list(question.hidden.mutants)
     made = list(dict.fromkeys(mutant for group in mutants(question.reference).values() for mutant in group))
-    step = max(1.0, len(made) / (limit or len(made) or 1))
-    return [made[int(i * step)] for i in range(int(len(made) / step))]
+    count = min(len(made), limit or len(made))
+    return [made[i * len(made) // count] for i in range(count)]
 
 
 def validate(questions: Sequence[Question], suites: Sequence[Sequence[Suite]],
-             box: Sandbox) -> tuple[list[set[Test]], list[dict[Test, Test]]]:
-    """Per question: the tests that hold as written, and the valid ones -> the same test with the ground truth's value.
+             box: Sandbox) -> list[tuple[set[Test], dict[Test, Test]]]:
+    """Per question: the tests that hold as written; each valid one -> the same test with the ground truth's value.
 
     A test is valid if its call runs on the ground truth and gives a plain value there.
     """
     tests = [list(dict.fromkeys(test for suite in group for test in suite if test)) for group in suites]
-    calls = [list(dict.fromkeys(test.call for test in group)) for group in tests]
-    values = box.ground_truth(list(zip([q.reference for q in questions], calls, strict=True)))
-    known = [dict(zip(cs, vs, strict=True)) for cs, vs in zip(calls, values, strict=True)]
-    pairs = [[(test, truth[test.call].value) for test in group if truth[test.call].ok]
-             for group, truth in zip(tests, known, strict=True)]
-    right = [{test for test, value in group if holds(value, test)} for group in pairs]
-    relabelled = [{test: relabel(test, value) for test, value in group} for group in pairs]
-    return right, [{test: new for test, new in group.items() if new} for group in relabelled]
+    jobs = [(q.reference, [test.call for test in group]) for q, group in zip(questions, tests, strict=True)]
+    results = []
+    for group, values in zip(tests, box.ground_truth(jobs), strict=True):
+        known = [(test, value.value) for test, value in zip(group, values, strict=True) if value.ok]
+        relabelled = {test: data.relabel(test, value) for test, value in known}
+        results.append(({test for test, value in known if holds(value, test)},
+                        {test: new for test, new in relabelled.items() if new}))
+    return results
 
 
 def score_suites(questions: Sequence[Question], suites: Sequence[Sequence[Suite]], k: int, box: Sandbox,
@@ -187,21 +188,20 @@ def score_suites(questions: Sequence[Question], suites: Sequence[Sequence[Suite]
     A mutant is killed by a valid test that fails, raises or runs out of time on it. One suite per question: a mutant
     that crashes or hangs is not run further; several: the sandbox's rule for such programs, tests not run kill nothing.
     """
-    suites = [[suite[:k] for suite in group] for group in suites]
-    right, valid = validate(questions, suites, box)
-    tests = [list(dict.fromkeys(group.values())) for group in valid]
-    jobs = [(i, mutant) for i, q in enumerate(questions) for mutant in mutants_of(q, limit)]
+    suites = [[[*suite[:k], *[None] * (k - len(suite))] for suite in group] for group in suites]
+    known = validate(questions, suites, box)
+    jobs = [(i, mutant, list(dict.fromkeys(known[i][1].values()))) for i, q in enumerate(questions)
+            for mutant in mutants_of(q, limit)]
     resumes = {} if max(map(len, suites), default=0) > 1 else {"resumes": 0}
-    verdicts = box.judge([(mutant, questions[i].entry_point, tests[i]) for i, mutant in jobs], **resumes)
+    verdicts = box.judge([(mutant, questions[i].entry_point, tests) for i, mutant, tests in jobs], **resumes)
     killers: list[list[dict[Test, Status]]] = [[] for _ in questions]  # per mutant that loads: lethal test -> status
-    for (i, _), verdict in zip(jobs, verdicts, strict=True):
+    for (i, _, tests), verdict in zip(jobs, verdicts, strict=True):
         if verdict.loads:
-            killers[i].append({t: s for t, s in zip(tests[i], verdict.statuses, strict=True) if s in LETHAL})
-    return [[score_suite([*suite, *[None] * (k - len(suite))], right[i], valid[i], killers[i]) for suite in group]
-            for i, group in enumerate(suites)]
+            killers[i].append({t: s for t, s in zip(tests, verdict.statuses, strict=True) if s in LETHAL})
+    return [[score_suite(suite, *known[i], killers[i]) for suite in group] for i, group in enumerate(suites)]
 
 
-def score_suite(suite: Suite, right: set[Test], valid: dict[Test, Test],
+def score_suite(suite: Suite, holding: set[Test], valid: dict[Test, Test],
                 killers: list[dict[Test, Status]]) -> SuiteScore:
     kills, reasons = [], defaultdict(set)  # mutant -> the ways in which it died
     for test in suite:
@@ -210,7 +210,7 @@ def score_suite(suite: Suite, right: set[Test], valid: dict[Test, Test],
                 reasons[m].add(lethal[valid[test]])
         kills.append(len(reasons))
     timeouts = sum(kinds == {Status.TIMEOUT} for kinds in reasons.values())
-    return SuiteScore(tuple(test in right for test in suite), tuple(kills), timeouts, len(killers))
+    return SuiteScore(tuple(test in holding for test in suite), tuple(kills), timeouts, len(killers))
 
 
 def evaluate_tester(model: Qwen2, tokenizer: Tokenizer, questions: Sequence[Question], box: Sandbox, *, style: str,
@@ -219,30 +219,25 @@ def evaluate_tester(model: Qwen2, tokenizer: Tokenizer, questions: Sequence[Ques
     """Quality of `suites` sampled suites of `asserts` asserts per question, the reference shown unless `black_box`.
 
     Kill is counted per suite and then averaged: first over the suites of a question, then over questions; questions
-    without a mutant that loads are left out of it.
+    without a mutant that loads are left out of it. stderr of mul: of the product's linear part.
     """
-    chats = [tester_messages(q, None if black_box else q.reference, asserts, style) for q in questions]
+    chats = [data.tester_messages(q, None if black_box else q.reference, asserts, style) for q in questions]
     texts = replies(model, tokenizer, chats, suites, temperature=temperature, top_p=top_p,
                     max_new_tokens=max_new_tokens, seed=seed)
-    parsed = [[extract_tests(text, q.entry_point, asserts) for text in group]
+    parsed = [[data.extract_tests(text, q.entry_point, asserts) for text in group]
               for q, group in zip(questions, texts, strict=True)]
     scores = score_suites(questions, parsed, asserts, box)
-    suite_right = [100 * mean([all(s.right) for s in group]) for group in scores]
-    accuracy = [100 * mean([mean(s.right) for s in group]) for group in scores]
-    kill = [100 * mean([s.kills[-1] / s.mutants for s in group]) if group[0].mutants else None for group in scores]
-    return tester_report(questions, suite_right, accuracy, kill)
-
-
-def tester_report(questions: Sequence[Question], suite_right: list[float], accuracy: list[float],
-                  kill: list[float | None]) -> TesterReport:
-    counted = [(a, x) for a, x in zip(accuracy, kill, strict=True) if x is not None]
-    a, x = mean(accuracy), mean([pair[1] for pair in counted])
-    columns = {"suite_right": suite_right, "assert_accuracy": accuracy, "kill": kill}
+    columns = {"suite_right": [percent(all(s.right) for s in group) / 100 for group in scores],
+               "assert_accuracy": [percent(r for s in group for r in s.right) / 100 for group in scores],
+               "kill": [percent(s.kill for s in group) / 100 if group[0].mutants else None for group in scores]}
+    means = {name: percent(values) for name, values in columns.items()}
     families = {name: by_family(questions, values) for name, values in columns.items()}
-    families["mul"] = {f: families["assert_accuracy"][f] * families["kill"][f] / 100 for f in families["kill"]}
-    errors = {name: stderr([v for v in values if v is not None]) for name, values in columns.items()}
-    errors["mul"] = stderr([(x * pair[0] + a * pair[1]) / 100 for pair in counted])  # of the linearised product
-    return TesterReport(mean(suite_right), a, x, a * x / 100, errors, families)
+    families["mul"] = {f: families["assert_accuracy"][f] * kill / 100 for f, kill in families["kill"].items()}
+    accuracy, kill = means["assert_accuracy"] / 100, means["kill"] / 100
+    columns["mul"] = [None if x is None else kill * a + accuracy * x
+                      for a, x in zip(columns["assert_accuracy"], columns["kill"], strict=True)]
+    errors = {name: stderr(values) for name, values in columns.items()}
+    return TesterReport(**means, mul=100 * accuracy * kill, stderr=errors, by_family=families)
 
 
 # ---- mutants ----
@@ -257,7 +252,7 @@ GAP = r"(?:\s|\)|\\|#[^\n]*\n)*"  # what may stand between an operand and its op
 Edit = tuple[str, int, int, str]  # operator name, start and end in the source, new text
 
 
-class Positions:
+class Places:
     """Offsets of a source's nodes; `ast` counts lines and UTF-8 bytes."""
 
     def __init__(self, source: str):
@@ -270,47 +265,42 @@ class Positions:
     def end(self, node: ast.AST) -> int:
         return self.lines[node.end_lineno - 1] + node.end_col_offset
 
-    def after(self, start: int, word: str) -> tuple[int, int]:
-        """Where `word` stands behind a gap at `start`; (-1, -1) if it does not."""
-        found = re.compile((GAP + "(" + re.escape(word) + ")").encode()).match(self.text, start)
+    def after(self, node: ast.AST, word: str) -> tuple[int, int]:
+        """Where `word` stands behind a node and a gap; (-1, -1) if it does not (in some f-strings before 3.12)."""
+        found = re.compile((GAP + "(" + re.escape(word) + ")").encode()).match(self.text, self.end(node))
         return found.span(1) if found else (-1, -1)
 
 
-def _pair_edits(node: ast.AST, at: Positions) -> Iterator[Edit]:
-    """Edits of what stands between two operands: binary operators, comparisons, and / or."""
-    if isinstance(node, ast.BinOp):
-        old = BINARY.get(type(node.op))
-        for new in BINARY.values() if old else ():
-            yield f"binary {old} {new}", *at.after(at.end(node.left), old), new
-    if isinstance(node, ast.Compare):
-        for left, op, right in zip([node.left, *node.comparators], node.ops, node.comparators, strict=False):
-            old = COMPARE.get(type(op))
-            if old:
-                is_none = isinstance(right, ast.Constant) and right.value is None
-                is_number = isinstance(right, ast.Constant) and type(right.value) in (int, float, complex)
-                allowed = BESIDE_NONE.get(old, []) if is_none else (ORDER if is_number else COMPARE).values()
-                for new in allowed:
-                    yield f"comparison {old} {new}", *at.after(at.end(left), old), f" {new}"
-    if isinstance(node, ast.BoolOp):
-        old, new = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
-        for left in node.values[:-1]:
-            yield f"{old} {new}", *at.after(at.end(left), old), new
+def compared(old: str | None, right: ast.expr) -> Iterable[str]:
+    """What a comparison operator becomes in front of None, a number, or anything else."""
+    constant = right.value if isinstance(right, ast.Constant) else ""
+    if constant is None:
+        return BESIDE_NONE.get(old, ())
+    return (ORDER if type(constant) in (int, float, complex) else COMPARE).values() if old else ()
 
 
-def _word_edits(node: ast.AST, at: Positions) -> Iterator[Edit]:
-    """Edits of single words: unary operators, numbers, booleans, break / continue, decorators, exception names."""
+def edits(node: ast.AST, at: Places) -> Iterator[Edit]:
+    """Every edit of a node that makes a mutant."""
     start, end = (at.start(node), at.end(node)) if hasattr(node, "lineno") else (0, 0)
     match node:
+        case ast.BinOp(left=left, op=op) if type(op) in BINARY:
+            old = BINARY[type(op)]
+            yield from ((f"binary {old} {new}", *at.after(left, old), new) for new in BINARY.values())
+        case ast.BoolOp(op=op, values=values):
+            old, new = ("and", "or") if isinstance(op, ast.And) else ("or", "and")
+            yield from ((f"{old} {new}", *at.after(left, old), new) for left in values[:-1])
+        case ast.Compare(left=leftmost, ops=ops, comparators=rights):
+            for left, op, right in zip([leftmost, *rights], ops, rights, strict=False):
+                for new in compared(old := COMPARE.get(type(op)), right):
+                    yield f"comparison {old} {new}", *at.after(left, old), f" {new}"
         case ast.UnaryOp(op=op):
             old = UNARY[type(op)]
-            for new in [""] if old == "not" else ["+", "-", "~", "not ", ""]:
-                if new != old and not (old == "+" and new == ""):  # x for +x changes nothing
-                    yield f"unary {old} {new.strip()}", start, start + len(old), new
-        case ast.Constant(value=bool()):
-            yield f"{node.value} {not node.value}", start, end, str(not node.value)
-        case ast.Constant(value=int() | float() | complex()):
-            for new in (node.value + 1, node.value - 1):
-                yield "number", start, end, f" {new}"
+            for new in [""] if old == "not" else ["+", "-", "~", "not "] + [""] * (old != "+"):
+                yield f"unary {old} {new.strip()}", start, start + len(old), new
+        case ast.Constant(value=bool() as value):
+            yield f"{value} {not value}", start, end, str(not value)
+        case ast.Constant(value=int() | float() | complex() as value):
+            yield from (("number", start, end, f" {new}") for new in (value + 1, value - 1))
         case ast.Break():
             yield "break continue", start, end, "continue"
         case ast.Continue():
@@ -321,39 +311,33 @@ def _word_edits(node: ast.AST, at: Positions) -> Iterator[Edit]:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             for decorator in node.decorator_list:
                 yield "decorator", at.text.rindex(b"@", 0, at.start(decorator)), at.end(decorator), ""
-
-
-def _statement_edits(node: ast.AST, at: Positions) -> Iterator[Edit]:
-    """`not` in front of a condition (the first of an if chain), and loops over nothing."""
-    if isinstance(node, ast.If | ast.While | ast.Assert):
-        word = type(node).__name__.lower()
-        if at.text.startswith(word.encode(), at.start(node)):  # an elif is no statement of its own here
-            yield "not", *[at.start(node) + len(word)] * 2, " not"
-    if isinstance(node, ast.IfExp):
-        yield "not", *[at.after(at.end(node.body), "if")[1]] * 2, " not"
-    if isinstance(node, ast.For | ast.AsyncFor):
-        yield "zero iterations", at.after(at.end(node.target), "in")[1], at.after(at.end(node.iter), ":")[0], " []"
+        case ast.If() | ast.While() | ast.Assert():
+            word = type(node).__name__.lower()
+            if at.text.startswith(word.encode(), start):  # an elif is no statement of its own here
+                yield "not", start + len(word), start + len(word), " not"
+        case ast.IfExp(body=body):
+            yield "not", at.after(body, "if")[1], at.after(body, "if")[1], " not"
+        case ast.For(target=target, iter=items) | ast.AsyncFor(target=target, iter=items):
+            yield "zero iterations", at.after(target, "in")[1], at.after(items, ":")[0], " []"
 
 
 def mutants(source: str) -> dict[str, list[str]]:
     """Operator name -> distinct mutants of a program, each with one edit, normalised by `ast.unparse`.
 
-    The operators mean what cosmic-ray 8.7 does by default, and like there an edit changes the text: `a + b * c` with
-    `**` for `+` is `(a ** b) * c`. Mutants that are no Python, and those equal to the program, are left out.
-    SyntaxError if the program is no Python.
+    The operators mean what cosmic-ray's do, and like there an edit changes the text: `a + b * c` with `**` for `+` is
+    `(a ** b) * c`. Mutants that are no Python, and those equal to the program, are left out. SyntaxError if the program
+    is no Python.
     """
     tree = ast.parse(source)
-    at, original = Positions(source), ast.unparse(tree)
+    at, original = Places(source), ast.unparse(tree)
     found: dict[str, dict[str, None]] = {}
-    for node in ast.walk(tree):
-        for edits in (_pair_edits, _word_edits, _statement_edits):
-            for name, start, end, new in edits(node, at):
-                try:
-                    mutant = ast.unparse(ast.parse(at.text[:start] + new.encode() + at.text[end:]))
-                except (SyntaxError, ValueError):
-                    continue
-                if start >= 0 and mutant != original:
-                    found.setdefault(name, {})[mutant] = None
+    for name, start, end, new in (edit for node in ast.walk(tree) for edit in edits(node, at)):
+        try:
+            mutant = ast.unparse(ast.parse(at.text[:start] + new.encode() + at.text[end:]))
+        except (SyntaxError, ValueError):
+            continue
+        if start >= 0 and mutant != original:
+            found.setdefault(name, {})[mutant] = None
     return {name: list(group) for name, group in sorted(found.items())}
 
 
@@ -370,29 +354,21 @@ class Task:
     @property
     def kind(self) -> str:
         """plus (EvalPlus inputs), unittest (BigCodeBench), script (`check(candidate)`), asserts (all others)."""
-        if "base_input" in self.row:
-            return "plus"
-        return "unittest" if "libs" in self.row else "script" if "def check(" in self.row.get("test", "") else "asserts"
+        if "base_input" in self.row or "libs" in self.row:
+            return "plus" if "base_input" in self.row else "unittest"
+        return "script" if "def check(" in self.row.get("test", "") else "asserts"
 
     @property
     def number(self) -> str:
-        """The task's id in the way that the tables below name MBPP tasks; other tasks are not in them."""
+        """How the tables below name MBPP tasks; tasks of other benchmarks keep their whole id."""
         return self.question.id.removeprefix("Mbpp/")
 
-
-@dataclass(frozen=True)
-class Case:
-    """One input of an EvalPlus task, with what the canonical solution makes of it."""
-
-    args: list
-    call: str
-    expected: Any
-    seconds: float  # that the canonical solution took
-
     @property
-    def wall(self) -> float:
-        """Seconds that a program may take."""
-        return max(4.0, 4 * self.seconds)
+    def libraries(self) -> list[str]:
+        """What a BigCodeBench task and its suite import; in the published table "libs" is the text of a list."""
+        libs = self.row.get("libs", [])
+        named = ast.literal_eval(libs) if isinstance(libs, str) else libs
+        return [*named, *re.findall(r"^\s*(?:import|from)\s+(\w+)", self.row["test"], re.M)] if libs else []
 
 
 def load_tasks(path: str, limit: int | None = None) -> list[Task]:
@@ -401,119 +377,108 @@ def load_tasks(path: str, limit: int | None = None) -> list[Task]:
         text = file.read()
     is_list = path.removesuffix(".gz").endswith(".json")
     rows = json.loads(text) if is_list else [json.loads(line) for line in text.split("\n") if line.strip()]
-    tasks = [Task(question, row) for question, row in zip(load_questions(path), rows, strict=True)]
-    return [with_imports(task) if "func_name" in task.row else task for task in tasks[:limit]]
+    found = list(map(Task, data.load_questions(path), rows))[:limit]
+    return [replace(task, question=with_imports(task.question)) if "func_name" in task.row else task for task in found]
 
 
-ULT_IMPORTS = ("import os", "import re", "import math", "import numpy", "import random", "import string",
-               "import warnings", "import datetime", "import traceback", "import numpy as np", "import pandas as pd",
-               *(f"from typing import {name}" for name in "List Dict Any Optional Union Tuple Set FrozenSet Sequence "
-                 "Iterable Generator Callable".split()))  # fmt: skip
+ULT_IMPORTS = """os, re, math, numpy, random, string, warnings, datetime, traceback, numpy as np, pandas as pd"""
+TYPING = "List Dict Any Optional Union Tuple Set FrozenSet Sequence Iterable Generator Callable".split()
 
 
-def with_imports(task: Task) -> Task:
-    """UnLeakedTestBench runs its functions behind a fixed block of imports; the lines that this one uses."""
-    code = task.question.reference
-    bound = {alias.asname or alias.name for node in ast.walk(ast.parse(code))
-             if isinstance(node, ast.Import | ast.ImportFrom) for alias in node.names}
-    used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)} - bound
-    lines = [line for line in ULT_IMPORTS if line.split()[-1] in used]
-    return Task(replace(task.question, reference="\n".join([*lines, code])), task.row) if lines else task
+def with_imports(question: Question) -> Question:
+    """UnLeakedTestBench runs its functions behind a fixed block of imports: the lines of it that this one needs."""
+    nodes = list(ast.walk(ast.parse(question.reference)))
+    bound = {a.asname or a.name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for a in node.names}
+    lines = [f"import {name}" for name in ULT_IMPORTS.split(", ")] + [f"from typing import {name}" for name in TYPING]
+    used = {node.id for node in nodes if isinstance(node, ast.Name)} - bound
+    return replace(question, reference="\n".join([*[x for x in lines if x.split()[-1] in used], question.reference]))
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+def tuples(value: Any) -> Any:
+    return tuple(tuples(item) for item in value) if isinstance(value, list) else value
 
 
-def _rows(value: list) -> list[tuple]:
+def rows_of(value: list) -> list[tuple]:
     return [tuple(item) for item in value]
 
 
-def _first(convert: Callable) -> Callable:
+def first(convert: Callable) -> Callable:
     return lambda args: [convert(args[0]), *args[1:]]
 
 
-def _each(convert: Callable) -> Callable:
+def each(convert: Callable) -> Callable:
     return lambda args: [convert(arg) for arg in args]
 
 
-CONVERSIONS = {  # JSON has no tuples, sets and complex numbers: MBPP+ tasks whose arguments are more than JSON
-    "2 116 132 143 222 261 273 394 399 421 424 429 470 560 579 596 616 630 726 740 744 809": _each(tuple),
-    "63 64 70 94 120 237 272 299 400 409 417 438 473 614 780": _each(_rows),
-    "75 413 444 753": _first(_rows),
+CONVERSIONS = {  # MBPP+ tasks whose arguments JSON cannot say: it has no tuples, sets and complex numbers
+    "2 116 132 143 222 261 273 394 399 421 424 429 470 560 579 596 616 630 726 740 744 809": each(tuple),
+    "63 64 70 94 120 237 272 299 400 409 417 438 473 614 780": each(rows_of),
+    "75 413 444 753": first(rows_of),
     "106 750": lambda args: [args[0], tuple(args[1])],
-    "115": _first(lambda items: [set(item) if isinstance(item, list) and item else {} for item in items]),
+    "115": first(lambda items: [set(item) if isinstance(item, list) and item else {} for item in items]),
     "124": lambda args: [float(args[0]), complex(args[1])],
-    "250 307 405 446 617 720 763 808": _first(tuple),
-    "259 401 445": _each(lambda rows: tuple(_rows(rows))),
-    "278": _first(lambda items: tuple(tuple(item) if isinstance(item, list) else item for item in items)),
-    "722": _first(lambda table: {key: tuple(value) for key, value in table.items()}),
-    "252": _each(complex),
-    "580 615 791": _tuples,
-}  # fmt: skip
+    "250 307 405 446 617 720 763 808": first(tuple),
+    "259 401 445": each(lambda rows: tuple(rows_of(rows))),
+    "278": first(lambda items: tuple(tuple(item) if isinstance(item, list) else item for item in items)),
+    "722": first(lambda table: {key: tuple(value) for key, value in table.items()}),
+    "252": each(complex),
+    "580 615 791": tuples,
+}
 ANY_ORDER = "2 7 111 140 232 249 579 769".split()  # MBPP: two lists are compared as sets
 NOT_NONE = "737 787 794".split()  # MBPP: the reference returns a match object, only whether it is None counts
 ALSO_RIGHT = {  # MBPP tasks with a second answer; 164 takes any
     "164": lambda out, args, atol: True,
     "295": lambda out, args, atol: out == 0,
-    "558": lambda out, args, atol: out == _digit_distance(*args),
-    "581": lambda out, args, atol: abs(out - _pyramid_surface(*args)) <= atol,
+    "558": lambda out, args, atol: out == digit_distance(*map(str, args)),
+    "581": lambda out, args, atol: abs(out - pyramid_surface(*args)) <= atol,
 }
 
 
-def _digit_distance(a: int, b: int) -> int:
-    width = max(len(str(a)), len(str(b)))
-    return sum(abs(int(x) - int(y)) for x, y in zip(str(a).zfill(width), str(b).zfill(width), strict=True))
+def digit_distance(a: str, b: str) -> int:
+    width = max(len(a), len(b))
+    return sum(abs(int(x) - int(y)) for x, y in zip(a.zfill(width), b.zfill(width), strict=True))
 
 
-def _pyramid_surface(edge: float, height: float) -> int:
-    """With the height taken from the centre of the base, not along a side."""
+def pyramid_surface(edge: float, height: float) -> int:
+    """With the height measured from the centre of the base, not along a side."""
     return round(edge**2 + 2 * edge * math.hypot(edge / 2, height))
 
 
-def arguments(task: Task, args: list) -> list:
-    """The arguments of one recorded input with the types that the program is called with."""
-    for numbers, convert in CONVERSIONS.items():
-        if task.number in numbers.split():
-            return list(convert(args))
-    return args
+@dataclass(frozen=True)
+class Case:
+    """One input of an EvalPlus task, with what the canonical solution made of it."""
+
+    args: list
+    call: str
+    expected: Any
+    seconds: float  # that the canonical solution took
+
+
+def plus_cases(task: Task, part: str, box: Sandbox) -> list[Case]:
+    """The "base" or "plus" cases of a task, expected values and times from the canonical solution.
+
+    An input whose expected value is larger than the sandbox lets out is left out: five of MBPP/255, 30 MB to 1 GB.
+    """
+    convert = next((f for numbers, f in CONVERSIONS.items() if task.number in numbers.split()), list)
+    inputs = [list(convert(args)) for args in task.row[f"{part}_input"]]
+    calls = [f"{task.question.entry_point}({', '.join(map(source, args))})" for args in inputs]
+    clock = "__import__('time').perf_counter()"
+    (values,) = box.values([(task.question.reference, [f"({clock}, {call}, {clock})" for call in calls])])
+    known = [(args, call, *value.value) for args, call, value in zip(inputs, calls, values, strict=True)
+             if value.ok and type(value.value) is tuple]
+    return [Case(args, call, out is not None if task.number in NOT_NONE else out, end - start)
+            for args, call, start, out, end in known]
 
 
 def source(value: Any) -> str:
     try:
-        return to_source(value)
-    except ValueError:  # only for its size: the inputs are plain
+        return data.to_source(value)
+    except ValueError:  # too long for it: MBPP/301
         return repr(value)
 
 
-def plus_cases(tasks: Sequence[Task], box: Sandbox) -> list[dict[str, list[Case]]]:
-    """Per task its "base" and "plus" cases, expected values and times from the canonical solution.
-
-    An input whose expected value is too large to leave the sandbox is left out: 1 of MBPP/255, with over 1 GB as text.
-    """
-    parts = [(task, part) for task in tasks for part in ("base", "plus")]
-    inputs = [[arguments(task, args) for args in task.row[f"{part}_input"]] for task, part in parts]
-    calls = [[f"{task.question.entry_point}({', '.join(map(source, args))})" for args in group]
-             for (task, _), group in zip(parts, inputs, strict=True)]
-    clock = "__import__('time').perf_counter()"
-    timed = box.values([(task.question.reference, [f"({clock}, {call}, {clock})" for call in group])
-                        for (task, _), group in zip(parts, calls, strict=True)])
-    cases = []
-    for (task, _), *columns in zip(parts, inputs, calls, timed, strict=True):
-        rows = [(args, call, value.value) for args, call, value in zip(*columns, strict=True)
-                if value.ok and type(value.value) is tuple]
-        cases.append([Case(args, call, out is not None if task.number in NOT_NONE else out, end - start)
-                      for args, call, (start, out, end) in rows])
-    return [{"base": base, "plus": plus} for base, plus in zip(cases[::2], cases[1::2], strict=True)]
-
-
-def all_floats(value: Any) -> bool:
-    items = value if isinstance(value, list | tuple) else [value]
-    return len(items) > 0 and all(isinstance(item, float) for item in items)
-
-
 def close(out: Any, expected: Any, atol: float) -> bool:
-    """numpy's allclose on values of one type and, for sequences, of one length; broadcasting within bounds."""
+    """numpy's allclose for values of one type and, of sequences, one length; broadcasting within bounds."""
     if type(out) is not type(expected) or (isinstance(out, list | tuple) and len(out) != len(expected)):
         return False
     out, expected = np.asarray(out), np.asarray(expected)
@@ -521,7 +486,7 @@ def close(out: Any, expected: Any, atol: float) -> bool:
 
 
 def passes(task: Task, cases: list[Case], values: list[Value]) -> bool:
-    """EvalPlus' verdict (version 0.3.1) on what a program returned for all cases of one part, as plain values.
+    """EvalPlus' verdict on what a program returned for all cases of one part.
 
     `==`, or the task's own oracle, or closeness within `atol`, which rises from 0 to 1e-6 for good with the first
     expected value of floats.
@@ -531,55 +496,63 @@ def passes(task: Task, cases: list[Case], values: list[Value]) -> bool:
         out, expected = value.value, case.expected
         try:
             if number == "HumanEval/32":
-                right = abs(sum(c * math.pow(out, i) for i, c in enumerate(*case.args))) <= atol
+                accepted = abs(sum(c * math.pow(out, i) for i, c in enumerate(*case.args))) <= atol
             elif number in ANY_ORDER:
-                right = set(out) == set(expected)
+                accepted = set(out) == set(expected)
             elif number in NOT_NONE:
-                right = (out if type(out) is bool else out is not None) == expected
+                accepted = (out if type(out) is bool else out is not None) == expected
             else:
-                right = out == expected or (number in ALSO_RIGHT and ALSO_RIGHT[number](out, case.args, atol))
+                accepted = out == expected or (number in ALSO_RIGHT and ALSO_RIGHT[number](out, case.args, atol))
             if number != "HumanEval/32":
-                atol = 1e-6 if atol == 0 and all_floats(expected) else atol
-                right = right or (atol != 0 and close(out, expected, atol))
+                items = expected if type(expected) in (list, tuple) else [expected]
+                atol = 1e-6 if atol == 0 and items and all(isinstance(item, float) for item in items) else atol
+                accepted = accepted or (atol != 0 and close(out, expected, atol))
         except Exception:  # whatever a value of the wrong shape leads to
             return False
-        if not (value.ok and right):
+        if not (value.ok and accepted):
             return False
     return True
 
 
 class Judge:
-    """Verdicts on programs: columns -> passed. EvalPlus tasks have "base" and "plus", all others "pass"."""
+    """Verdicts on programs: column -> passed. EvalPlus tasks have "base" and "plus", all others "pass"."""
 
     def __init__(self, tasks: Sequence[Task], box: Sandbox):
-        self.box, self.cases = box, {}
-        plus = [task for task in tasks if task.kind == "plus"]
-        for task, cases in zip(plus, plus_cases(plus, box), strict=True):
-            self.cases[task.question.id] = cases
-        self.columns = ("base", "plus") if plus else ("pass",)
+        self.box, self.columns = box, ("base", "plus") if tasks[0].kind == "plus" else ("pass",)
+        parts = [(task, part) for task in tasks if task.kind == "plus" for part in self.columns]
+        with ThreadPoolExecutor(box.workers) as pool:
+            cases = pool.map(lambda pair: plus_cases(*pair, box), parts)
+            self.cases = {(task.question.id, part): found for (task, part), found in zip(parts, cases, strict=True)}
 
     def __call__(self, jobs: Sequence[tuple[Task, str]]) -> list[dict[str, bool]]:
         """[(task, program), ...]; equal jobs run once. "plus" is the verdict on the plus inputs alone."""
         distinct = {(task.question.id, program): task for task, program in jobs}
         with ThreadPoolExecutor(self.box.workers) as pool:
-            verdicts = dict(zip(distinct, pool.map(self.one, distinct.values(), [p for _, p in distinct]), strict=True))
+            found = pool.map(self.one, distinct.values(), [program for _, program in distinct])
+            verdicts = dict(zip(distinct, found, strict=True))
         return [verdicts[task.question.id, program] for task, program in jobs]
 
+    def left_out(self, task: Task) -> int:
+        """Inputs of an EvalPlus task that no program is called with."""
+        parts = self.columns if task.kind == "plus" else ()
+        return sum(len(task.row[f"{part}_input"]) - len(self.cases[task.question.id, part]) for part in parts)
+
     def one(self, task: Task, program: str) -> dict[str, bool]:
-        box, question = self.box, task.question
         if task.kind == "plus":
-            verdict = {}
-            for part, cases in self.cases[question.id].items():
-                job = (program, [case.call for case in cases], [case.wall for case in cases])
-                (values,) = box.timed_values([job], total=max(61.0, 4 * sum(case.seconds for case in cases)))
-                verdict[part] = passes(task, cases, values)
-            return verdict
+            return {part: self.plus(task, program, self.cases[task.question.id, part]) for part in self.columns}
         if task.kind == "script":
-            return {"pass": box.check_script(program, task.row["test"], question.entry_point, 60) is Status.PASS}
+            status = self.box.check_script(program, task.row["test"], task.question.entry_point, 4.0)
+            return {"pass": status is Status.PASS}
         if task.kind == "unittest":
-            return {"pass": not failures(task, program, box)}
-        (verdict,) = box.judge([(program, question.entry_point, golden_tests(question))])
-        return {"pass": verdict.loads and all(status is Status.PASS for status in verdict.statuses)}
+            return {"pass": not failures(task, program, self.box)}
+        return {"pass": right(self.box.judge(golden_jobs([(task.question, program)]))[0])}
+
+    def plus(self, task: Task, program: str, cases: list[Case]) -> bool:
+        """EvalPlus' limits: max(4 s, 4 times the reference's time) a call, 61 s for all (here more, if the reference
+        itself needs more than a quarter of it)."""
+        job = program, [case.call for case in cases], [max(4.0, 4 * case.seconds) for case in cases]
+        (values,) = self.box.timed_values([job], total=max(61.0, 4 * sum(case.seconds for case in cases)))
+        return passes(task, cases, values)
 
 
 SUITE_RUNNER = """
@@ -590,7 +563,8 @@ def failures(program, tests):
     result = unittest.TestResult()
     unittest.defaultTestLoader.loadTestsFromTestCase(module.TestCases).run(result)
     bad = result.failures + result.errors
-    return [f"{case}: {text.strip().splitlines()[-1]}" for case, text in bad] or ([] if result.testsRun else ["no test"])
+    said = [f"{case}: {text.strip().splitlines()[-1]}" for case, text in bad]
+    return said or ([] if result.testsRun else ["no test"])
 """
 
 
@@ -607,7 +581,8 @@ def failures(task: Task, program: str, box: Sandbox) -> list[str]:
 class Journal:
     """One JSON line per finished task. A command that is started again goes on behind the last complete line."""
 
-    def __init__(self, folder: Path, settings: dict):
+    def __init__(self, folder: Path, args: Namespace, **more: Any):
+        settings = {k: v for k, v in vars(args).items() if k not in ("run", "out", "workers", "device")} | more
         folder.mkdir(parents=True, exist_ok=True)
         self.path, known = folder / "tasks.jsonl", folder / "settings.json"
         if known.exists() and json.loads(known.read_text()) != settings:
@@ -616,28 +591,35 @@ class Journal:
         text = self.path.read_text() if self.path.exists() else ""
         text = text[: text.rfind("\n") + 1]  # without a line that was cut
         self.path.write_text(text)
-        self.rows = {row["task_id"]: row for row in map(json.loads, text.split("\n")[:-1])}
-
-    def add(self, rows: Sequence[dict]) -> None:
-        with self.path.open("a") as file:
-            file.write("".join(json.dumps(row) + "\n" for row in rows))
-        self.rows |= {row["task_id"]: row for row in rows}
+        self.rows = {row["task_id"]: row for row in map(json.loads, text.splitlines())}
 
     def complete(self, tasks: Sequence[Task], batch: int, work: Callable[[int, list[Task]], list[dict]],
-                 score: Callable[[list[dict]], str]) -> list[dict]:
+                 shown: Sequence[str]) -> list[dict]:
         """A record for every task: work(seed, tasks of a batch) makes those that are not there yet. The batches are
         always the same ones, so an interrupted run ends with the records of an uninterrupted one."""
-        done: list[dict] = []
         with tqdm(total=len(tasks), unit="task", desc=self.path.parent.name) as bar:
             for start in range(0, len(tasks), batch):
                 part = list(tasks[start : start + batch])
                 if any(task.question.id not in self.rows for task in part):
-                    self.add([{"task_id": task.question.id, **row}
-                              for task, row in zip(part, work(start, part), strict=True)])
-                done += [self.rows[task.question.id] for task in part]
-                bar.set_postfix_str(score(done))
+                    rows = [{"task_id": t.question.id, **r} for t, r in zip(part, work(start, part), strict=True)]
+                    with self.path.open("a") as file:
+                        file.write("".join(json.dumps(row) + "\n" for row in rows))
+                    self.rows |= {row["task_id"]: row for row in rows}
+                done = [self.rows[task.question.id] for task in tasks[: start + batch]]
+                bar.set_postfix({name: f"{rate(done, name):.1f}" for name in shown})
                 bar.update(len(part))
-        return done
+        return [self.rows[task.question.id] for task in tasks]
+
+
+def rate(rows: Sequence[dict], name: str) -> float:
+    """Percent of what the records say under a name: one bool each, or a list of them."""
+    return percent(percent(row[name]) / 100 if isinstance(row[name], list | tuple) else row[name] for row in rows)
+
+
+def finish(args: Namespace, started: float, **result: Any) -> None:
+    result["seconds"] = round(time.monotonic() - started, 1)  # of this start of the command
+    (Path(args.out) / "results.json").write_text(json.dumps(result, indent=2))
+    print(json.dumps(result, indent=2))
 
 
 @lru_cache(maxsize=1)  # best-of has up to four models: one is in memory at a time
@@ -651,132 +633,120 @@ def ask(path: str, args: Namespace, chats: Sequence[list[dict]], n: int, seed: i
                    seed=args.seed + seed, **sampling)
 
 
-def settings(args: Namespace, **more: Any) -> dict:
-    """What a run's results depend on."""
-    skipped = ("run", "out", "workers", "device")
-    return {k: v for k, v in vars(args).items() if k not in skipped} | more
-
-
-def finish(folder: Path, result: dict, start: float) -> None:
-    result["seconds"] = round(time.monotonic() - start, 1)  # of this start of the command
-    (folder / "results.json").write_text(json.dumps(result, indent=2))
-    print(json.dumps(result, indent=2))
+def open_box(args: Namespace, tasks: Sequence[Task]) -> Sandbox:
+    """Benchmarks with limits of their own get EvalPlus' 4 GiB; all others have the limits of training."""
+    return Sandbox(args.workers, timeout=10.0, memory_mb=4096) if tasks[0].kind in ("plus", "unittest") else Sandbox(
+        args.workers)
 
 
 def program_of(task: Task, reply: str) -> str:
-    """BigCodeBench's calibrated form: the prompt's signature with an empty body, then what the model wrote."""
+    """The solution in a reply; for BigCodeBench in its calibrated form: the prompt's signature with an empty body, then
+    what the model wrote."""
     if task.kind == "unittest":
-        return f"{task.row['prompt_wo_doc']}\n    pass\n{extract_program(reply, task.question.entry_point)}"
-    return make_solution(task.question, reply)
+        return f"{task.row['prompt_wo_doc']}\n    pass\n{data.extract_program(reply, task.question.entry_point)}"
+    return data.make_solution(task.question, reply)
+
+
+def given_solutions(path: str, tasks: Sequence[Task]) -> list[list[str]]:
+    """Per task what a samples file has for it; ValueError if there is a task without any."""
+    found = defaultdict(list)
+    for row in map(json.loads, filter(str.strip, Path(path).read_text().split("\n"))):
+        found[row["task_id"]].append(row["solution"])
+    missing = [task.question.id for task in tasks if task.question.id not in found]
+    if missing:
+        raise ValueError(f"{path} has no sample of {len(missing)} tasks ({missing[0]} ...): --limit cuts the data")
+    return [found[task.question.id] for task in tasks]
 
 
 def sample_programs(model: str, tasks: Sequence[Task], judge: Judge, args: Namespace, folder: Path) -> list[dict]:
     """Per task its programs under "solutions", and for each column whether each passes (it and the columns before)."""
-    given = defaultdict(list)
-    for line in Path(args.samples).read_text().splitlines() if getattr(args, "samples", None) else ():
-        row = json.loads(line)
-        given[row["task_id"]].append(row["solution"])
-    missing = [task.question.id for task in tasks if task.question.id not in given] if given else []
-    if missing:
-        raise ValueError(f"{args.samples} has no sample of {len(missing)} tasks ({', '.join(missing[:3])} ...)")
 
     def work(seed: int, part: list[Task]) -> list[dict]:
-        if given:
-            groups = [given[task.question.id] for task in part]
+        if getattr(args, "samples", None):
+            groups = given_solutions(args.samples, part)
         else:
-            texts = ask(model, args, [coder_messages(t.question, args.style) for t in part], args.n, seed)
+            texts = ask(model, args, [data.coder_messages(t.question, args.style) for t in part], args.n, seed)
             groups = [[program_of(t, text) for text in group] for t, group in zip(part, texts, strict=True)]
         verdicts = iter(judge([(t, program) for t, group in zip(part, groups, strict=True) for program in group]))
         rows = []
         for group in groups:
-            found = [[next_verdict[c] for c in judge.columns] for next_verdict in islice(verdicts, len(group))]
-            rows.append({"solutions": group} | {c: [all(v[: i + 1]) for v in found] for i, c in enumerate(judge.columns)})
+            columns = list(zip(*[verdict.values() for verdict in islice(verdicts, len(group))], strict=True))
+            passed = [list(map(all, zip(*columns[: i + 1], strict=True))) for i in range(len(columns))]
+            rows.append({"solutions": group, **dict(zip(judge.columns, passed, strict=True))})
         return rows
 
-    def score(rows: list[dict]) -> str:
-        return ", ".join(f"{c} {100 * mean([mean(row[c]) for row in rows]):.1f}" for c in judge.columns)
-
-    return Journal(folder, settings(args, model=model)).complete(tasks, args.batch, work, score)
+    return Journal(folder, args, model=model).complete(tasks, args.batch, work, judge.columns)
 
 
 def run_code(args: Namespace) -> None:
-    """Samples programs, or takes those of --samples, and reports avg@n and pass@k for every k up to n."""
-    start, folder, tasks = time.monotonic(), Path(args.out), load_tasks(args.data, args.limit)
-    here = [task for task in tasks if task.kind != "unittest" or all(map(find_spec, ast.literal_eval(task.row["libs"])))]
-    with new_box(here, args) as box:
-        judge = Judge(here, box)
-        rows = sample_programs(args.model, here, judge, args, folder)
-    samples = [{"task_id": row["task_id"], "solution": s} for row in rows for s in row["solutions"]]
-    (folder / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+    """avg@n and pass@k of a coder's programs, sampled or taken from --samples.
+
+    Writes OUT/samples.jsonl, which evalplus.evaluate reads; OUT/tasks.jsonl with the verdicts; OUT/results.json.
+    BigCodeBench tasks whose libraries are not installed are skipped and counted.
+    """
+    started, everything = time.monotonic(), load_tasks(args.data, args.limit)
+    tasks = [task for task in everything if all(map(find_spec, task.libraries))]
+    with open_box(args, tasks) as box:
+        judge = Judge(tasks, box)
+        rows = sample_programs(args.model, tasks, judge, args, Path(args.out))
+    samples = [json.dumps({"task_id": row["task_id"], "solution": text}) for row in rows for text in row["solutions"]]
+    (Path(args.out) / "samples.jsonl").write_text("\n".join(samples) + "\n")
     n = min(len(row["solutions"]) for row in rows)
-    result: dict[str, Any] = {"tasks": len(rows), "skipped": len(tasks) - len(here), "n": n}
-    for c in judge.columns:
-        result[c] = {"avg": 100 * mean([mean(row[c]) for row in rows])} | {
-            f"pass@{k}": 100 * mean([pass_at_k(len(row[c]), sum(row[c]), k) for row in rows]) for k in range(1, n + 1)}
-    finish(folder, result, start)
-
-
-def new_box(tasks: Sequence[Task], args: Namespace) -> Sandbox:
-    """EvalPlus' 4 GiB and its own limits per call; for all others the limits of training."""
-    plus = any(task.kind in ("plus", "unittest") for task in tasks)
-    return Sandbox(args.workers, **(dict(timeout=10.0, memory_mb=4096) if plus else {}))
+    scores = {c: {"avg": rate(rows, c), **{f"pass@{k}": percent(pass_at_k(len(row[c]), sum(row[c]), k) for row in rows)
+                                           for k in range(1, n + 1)}} for c in judge.columns}
+    finish(args, started, tasks=len(tasks), skipped=len(everything) - len(tasks), n=n, **scores)
 
 
 ANOTHER = "Write another test for `{}`, different from the ones before, that reaches other statements and branches."
 
 
-def sample_suites(model: str, questions: Sequence[Question], args: Namespace, seed: int) -> list[Suite]:
-    """One suite of args.asserts asserts per question: asked for at once (--suite), or one assert a round, the earlier
-    ones in sight (as UnLeakedTestBench asks)."""
-    k = args.asserts if args.suite else 1
-    chats = [tester_messages(q, None if args.black_box else q.reference, k, args.style) for q in questions]
+def sample_suites(model: str, questions: Sequence[Question], args: Namespace, seed: int, at_once: bool) -> list[Suite]:
+    """A suite of args.asserts asserts per question: all asked for at once, as training does, or one in each round, the
+    earlier ones in sight, as UnLeakedTestBench does."""
+    k = args.asserts if at_once else 1
+    chats = [data.tester_messages(q, None if args.black_box else q.reference, k, args.style) for q in questions]
     suites: list[Suite] = [[] for _ in questions]
     for turn in range(args.asserts // k):
         texts = ask(model, args, chats, 1, seed * args.asserts + turn)
         for question, chat, suite, (text,) in zip(questions, chats, suites, texts, strict=True):
-            suite += extract_tests(text, question.entry_point, k) or [None]
+            suite += data.extract_tests(text, question.entry_point, k) or [None]
             chat += [{"role": "assistant", "content": text},
                      {"role": "user", "content": ANOTHER.format(question.entry_point)}]
     return suites
 
 
 def run_tests(args: Namespace) -> None:
-    """Quality of a Test LLM on functions with ground truth, by UnLeakedTestBench's definitions.
+    """pass@k, mut@k, Mul and coverage of a tester's suites on functions with ground truth.
 
-    pass@k: asserts that hold as written among the first k, over k times the functions. mut@k: of the functions whose
-    asserts all hold, and of no others, the mean share of mutants that the first k asserts kill (its code: mutants run
-    where the whole suite passes, and the survival rates are averaged over these functions). Mul = pass@K mut@K / 100.
-    kill is ours: over all functions, by the valid asserts with the ground truth's values.
+    As UnLeakedTestBench counts: pass@k is the share of the first k asserts that hold as written. mut@k is the share of
+    mutants that the first k asserts kill, its mean over those functions only whose asserts all hold (its code runs
+    mutants where the whole suite passes). Mul = pass@K mut@K / 100. "kill" is ours: over all functions, by the valid
+    asserts with the ground truth's values.
     """
-    start, folder, k = time.monotonic(), Path(args.out), args.asserts
-    tasks = load_tasks(args.data, args.limit)
-    with new_box([], args) as box:
+    started, tasks = time.monotonic(), load_tasks(args.data, args.limit)
+    with Sandbox(args.workers) as box:
 
         def work(seed: int, part: list[Task]) -> list[dict]:
             questions = [task.question for task in part]
-            suites = sample_suites(args.model, questions, args, seed)
-            scores = score_suites(questions, [[suite] for suite in suites], k, box, limit=None)
-            cover = coverage_of(questions, suites, box)
-            return [{**asdict(s), "asserts": [t and t.source for t in suite], "coverage": c}
-                    for (s,), suite, c in zip(scores, suites, cover, strict=True)]
+            suites = sample_suites(args.model, questions, args, seed, args.suite)
+            scores = score_suites(questions, [[suite] for suite in suites], args.asserts, box, limit=None)
+            covered = [coverage_of(q, suite, box) for q, suite in zip(questions, suites, strict=True)]
+            return [{**asdict(score), "kill": score.kill, "asserts": [t and t.source for t in suite], "covered": c}
+                    for (score,), suite, c in zip(scores, suites, covered, strict=True)]
 
-        def score(rows: list[dict]) -> str:
-            return f"pass@{k} {100 * mean([mean(row['right']) for row in rows]):.1f}"
-
-        rows = Journal(folder, settings(args)).complete(tasks, args.batch, work, score)
-    whole = [row for row in rows if all(row["right"]) and row["mutants"]]
-    result = {"functions": len(rows), "asked": "suite" if args.suite else "rounds", "black_box": args.black_box,
+        rows = Journal(Path(args.out), args).complete(tasks, args.batch, work, ("right", "kill"))
+    whole = [row for row in rows if all(row["right"])]
+    result = {"functions": len(rows), "asked": "at once" if args.suite else "in rounds", "black_box": args.black_box,
               "whole_suites": len(whole), "mutants": sum(row["mutants"] for row in rows),
-              "killed_by_timeout": sum(row["timeouts"] for row in rows)}
-    for j in range(1, k + 1):
-        result[f"pass@{j}"] = 100 * mean([mean(row["right"][:j]) for row in rows])
-        result[f"mut@{j}"] = 100 * mean([row["kills"][j - 1] / row["mutants"] for row in whole])
+              "killed_by_timeout": sum(row["timeouts"] for row in rows), "kill": rate(rows, "kill")}
+    for k in range(1, args.asserts + 1):
+        result[f"pass@{k}"] = percent(right for row in rows for right in row["right"][:k])
+        result[f"mut@{k}"] = percent(row["kills"][k - 1] / row["mutants"] for row in whole if row["mutants"])
     result["mul"] = result[f"pass@{k}"] * result[f"mut@{k}"] / 100
-    result["kill"] = 100 * mean([row["kills"][-1] / row["mutants"] for row in rows if row["mutants"]])
-    counts = [sum(column) for column in zip(*[row["coverage"] for row in rows if row["coverage"]], strict=True)]
+    counts = [sum(column) for column in zip(*[row["covered"] for row in rows if row["covered"]], strict=True)]
     if counts:
-        result["line_coverage"], result["branch_coverage"] = 100 * counts[0] / counts[1], 100 * counts[2] / counts[3]
-    finish(folder, result, start)
+        result |= {"line_coverage": 100 * counts[0] / counts[1], "branch_coverage": 100 * counts[2] / counts[3]}
+    finish(args, started, **result)
 
 
 COVERAGE = """
@@ -800,16 +770,17 @@ def measure(program, calls):
 """
 
 
-def coverage_of(questions: Sequence[Question], suites: Sequence[Suite], box: Sandbox) -> list[list[int] | None]:
-    """Covered lines, lines, covered branches, branches of the ground truth under each suite; None without `coverage`."""
+def coverage_of(question: Question, suite: Suite, box: Sandbox) -> list[int] | None:
+    """Covered lines, lines, covered branches, branches of the ground truth under a suite; None without `coverage`."""
     if not find_spec("coverage"):
-        return [None] * len(questions)
-    jobs = [(COVERAGE, [f"measure({q.reference!r}, {[t.call for t in suite if t]!r})"], [60.0])
-            for q, suite in zip(questions, suites, strict=True)]
-    return [value.value if value.ok else None for (value,) in box.timed_values(jobs, total=60)]
+        return None
+    call = f"measure({question.reference!r}, {[test.call for test in suite if test]!r})"
+    ((value,),) = box.timed_values([(COVERAGE, [call], [60.0])], total=60)
+    return value.value if value.ok else None
 
 
-def choose(programs: Sequence[str], tests: Sequence[Test], values: Sequence[Sequence[Value]], cure: bool) -> int:
+def choose(programs: Sequence[str], tests: Sequence[Test], values: Sequence[Sequence[Value]],
+           cure: bool = False) -> int:
     """Index of the program that passes most of the pooled tests.
 
     Ties: the largest group of programs that return the same on every call, then the shortest, then the first. `cure`
@@ -824,161 +795,159 @@ def choose(programs: Sequence[str], tests: Sequence[Test], values: Sequence[Sequ
 
 
 def run_best_of(args: Namespace) -> None:
-    """Test-time collaboration without ground truth: n programs, a suite of the tester for each, the pooled distinct
-    tests choose one program. Reports first sample, choice and oracle (pass@n) for every pair of coder and tester."""
-    start, folder, tasks = time.monotonic(), Path(args.out), load_tasks(args.data, args.limit)
-    args.suite, result = True, {}
-    with new_box(tasks, args) as box:
+    """Test-time collaboration: a tester's tests choose among a coder's n programs, without ground truth.
+
+    The tester writes a suite for each program; the distinct tests of all suites are the pool. Reports the first sample,
+    the chosen one and the oracle (pass@n), for every pair of a coder and a tester.
+    """
+    started, tasks, pairs, names = time.monotonic(), load_tasks(args.data, args.limit), {}, ("first", "best", "oracle")
+    with open_box(args, tasks) as box:
         judge = Judge(tasks, box)
-        sampled = [sample_programs(coder, tasks, judge, args, folder / f"coder{i}") for i, coder in enumerate(args.coder)]
-        for (i, programs), (j, tester) in product(enumerate(sampled), enumerate(args.tester)):
-            by_id = {row["task_id"]: row for row in programs}
 
-            def work(seed: int, part: list[Task], by_id=by_id, tester=tester) -> list[dict]:
-                rows = [by_id[task.question.id] for task in part]
-                shown = [replace(t.question, reference=p) for t, row in zip(part, rows, strict=True) for p in row["solutions"]]
-                suites = iter(sample_suites(tester, shown, args, seed))
-                pools = [list(dict.fromkeys(t for suite in islice(suites, args.n) for t in suite if t)) for _ in part]
-                values = iter(box.values([(program, [t.call for t in pool]) for pool, row in zip(pools, rows, strict=True)
-                                          for program in row["solutions"]]))
-                picks = [choose(row["solutions"], pool, list(islice(values, args.n)), args.cure)
-                         for row, pool in zip(rows, pools, strict=True)]
-                passed = [row[judge.columns[-1]] for row in rows]
-                return [{"first": p[0], "best": p[pick], "oracle": any(p), "tests": len(pool)}
-                        for p, pick, pool in zip(passed, picks, pools, strict=True)]
+        def work(programs: dict[str, dict], tester: str, seed: int, part: list[Task]) -> list[dict]:
+            rows = [programs[task.question.id] for task in part]
+            shown = [replace(task.question, reference=program)
+                     for task, row in zip(part, rows, strict=True) for program in row["solutions"]]
+            suites = iter(sample_suites(tester, shown, args, seed, at_once=True))
+            results = []
+            for row in rows:
+                pool = list(dict.fromkeys(test for suite in islice(suites, args.n) for test in suite if test))
+                values = box.values([(program, [test.call for test in pool]) for program in row["solutions"]])
+                passed = row[judge.columns[-1]]
+                best = passed[choose(row["solutions"], pool, values, args.cure)]
+                results.append({"first": passed[0], "best": best, "oracle": any(passed), "tests": len(pool)})
+            return results
 
-            def score(rows: list[dict]) -> str:
-                return ", ".join(f"{name} {100 * mean([row[name] for row in rows]):.1f}" for name in ("first", "best", "oracle"))
-
-            rows = Journal(folder / f"pair{i}{j}", settings(args)).complete(tasks, args.batch, work, score)
-            result[f"{args.coder[i]} + {tester}"] = {
-                name: 100 * mean([row[name] for row in rows]) for name in ("first", "best", "oracle")}
-    finish(folder, {"tasks": len(tasks), "n": args.n, "rule": "cure" if args.cure else "ours", "pairs": result}, start)
+        for i, coder in enumerate(args.coder):
+            rows = sample_programs(coder, tasks, judge, args, Path(args.out) / f"coder{i}")
+            programs = {row["task_id"]: row for row in rows}
+            for j, tester in enumerate(args.tester):
+                found = Journal(Path(args.out) / f"pair{i}{j}", args).complete(
+                    tasks, args.batch, partial(work, programs, tester), names)
+                pairs[f"{coder} + {tester}"] = {name: rate(found, name) for name in names}
+    finish(args, started, tasks=len(tasks), n=args.n, rule="cure" if args.cure else "agreement", pairs=pairs)
 
 
 BROKEN = """
 def _other(value):
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, (int, complex)):
-        return value + 1
-    if isinstance(value, float):
-        return 2 * value + 1 if abs(value) < 1e300 else 0.0
-    if isinstance(value, (str, bytes)):
-        return value + ("x" if isinstance(value, str) else b"x")
-    if isinstance(value, (list, tuple)):
-        return value + type(value)(["x"])
-    if isinstance(value, (set, frozenset)):
-        return value | {"x"}
-    if isinstance(value, dict):
-        return {**value, "x": "x"}
+    for kind, change in {bool: lambda v: not v, int: lambda v: v + 1, complex: lambda v: v + 1, str: lambda v: v + "x",
+                         float: lambda v: 2 * v + 1 if abs(v) < 1e300 else 0.0, bytes: lambda v: v + b"x",
+                         list: lambda v: [*v, "x"], tuple: lambda v: (*v, "x"), set: lambda v: {*v, "x"},
+                         frozenset: lambda v: v | {"x"}, dict: lambda v: {**v, "x": "x"}}.items():
+        if isinstance(value, kind):
+            return change(value)
     return "x" if value is None else None
-
 _right = NAME
 def NAME(*args, **kwargs):
     return _other(_right(*args, **kwargs))
 """
-
-
-def broken(task: Task) -> str:
-    """The reference, its returned value replaced by another of the same type (None and objects: of another type)."""
-    if task.number == "164":  # any answer is right there
-        return f"{task.question.reference}\n{task.question.entry_point} = lambda *args: 1 / 0\n"
-    return task.question.reference + BROKEN.replace("NAME", task.question.entry_point)
+RAISING = "\nNAME = lambda *args, **kwargs: 1 / 0\n"
+# Oracles that take any answer: the scripts of 737, 787 and 794 compare without an assert, 797 subtracts two answers.
+ANY_VALUE = ("Mbpp/164", "MBPP/164", "MBPP/737", "MBPP/787", "MBPP/794", "MBPP/797")
 
 
 def run_verify(args: Namespace) -> None:
-    """Every reference must pass its own tests and a broken one must fail; exit status 1 otherwise."""
-    tasks = load_tasks(args.data, args.limit)
-    with new_box(tasks, args) as box:
-        verdicts = Judge(tasks, box)([(t, t.question.reference) for t in tasks] + [(t, broken(t)) for t in tasks])
-    passed = [all(verdict.values()) for verdict in verdicts]
-    good, bad = passed[: len(tasks)], [not p for p in passed[len(tasks) :]]
-    for task, is_good, is_bad in zip(tasks, good, bad, strict=True):
-        if not (is_good and is_bad):
-            print(f"{task.question.id}: {'the broken reference passes' if is_good else 'the reference fails'}")
+    """Every reference must pass its own tests, and a broken one must fail; else the exit status is 1.
+
+    Broken: its value replaced by another of the same type; where any value is accepted, by an exception.
+    """
+    everything = load_tasks(args.data, args.limit)
+    tasks = [task for task in everything if all(map(find_spec, task.libraries))]
+    names = [task.question.id for task in tasks]
+    references = [task.question.reference for task in tasks]
+    broken = [reference + (RAISING if name in ANY_VALUE else BROKEN).replace("NAME", task.question.entry_point)
+              for task, name, reference in zip(tasks, names, references, strict=True)]
+    with open_box(args, tasks) as box:
+        judge = Judge(tasks, box)
+        passed = [all(verdict.values()) for verdict in judge(list(zip(tasks * 2, references + broken, strict=True)))]
+        good, bad = passed[: len(tasks)], [not passes for passes in passed[len(tasks) :]]
+        for task, reference_passes, broken_fails in zip(tasks, good, bad, strict=True):
+            if judge.left_out(task):
+                print(f"{task.question.id}: {judge.left_out(task)} inputs are left out, their values are too large")
+            if not reference_passes:
+                reasons = failures(task, task.question.reference, box) if task.kind == "unittest" else []
+                print(f"{task.question.id}: the reference fails", *reasons[:1])
+            if not broken_fails:
+                print(f"{task.question.id}: the broken reference passes")
+    if len(tasks) < len(everything):
+        print(f"{len(everything) - len(tasks)} tasks are skipped, their libraries are not installed")
     print(f"{sum(good)} of {len(tasks)} references pass, {sum(bad)} of {len(tasks)} broken ones fail")
     sys.exit(not all(good + bad))
 
 
 def run_export(args: Namespace) -> None:
-    """Asks the tester for one suite per question; its valid tests, with the ground truth's values, become the question's
-    tests in a new file. Questions without a valid test are left out."""
-    questions, args.suite = [task.question for task in load_tasks(args.data, args.limit)], True
-    kept = []
-    with new_box([], args) as box:
+    """A questions file whose tests were written by a tester, for training with static tests.
+
+    One suite is asked for each question; its valid asserts, with the ground truth's values, become the question's
+    tests. Questions without a valid one are left out.
+    """
+    questions, kept = [task.question for task in load_tasks(args.data, args.limit)], []
+    with Sandbox(args.workers) as box:
         for start in tqdm(range(0, len(questions), args.batch), unit="batch"):
             part = questions[start : start + args.batch]
-            suites = sample_suites(args.tester, part, args, start)
-            for question, tests in zip(part, validate(part, [[s] for s in suites], box)[1], strict=True):
-                sources = tuple(dict.fromkeys(test.source for test in tests.values()))
-                kept += [replace(question, tests=sources)] if sources else []
-    save_questions(args.out, kept)
+            suites = sample_suites(args.tester[0], part, args, start, at_once=True)
+            for question, (_, valid) in zip(part, validate(part, [[suite] for suite in suites], box), strict=True):
+                if valid:
+                    kept.append(replace(question, tests=tuple(dict.fromkeys(test.source for test in valid.values()))))
+    data.save_questions(args.out, kept)
     print(f"{sum(len(q.tests) for q in kept)} tests of {len(kept)} of {len(questions)} questions in {args.out}")
 
 
-HELP = """Score coders, testers and both together. Every command runs from any folder.
+HELP = """Score coders, testers, and both together.
 
   eval.py code --model DIR --data MbppPlus.jsonl.gz -n 32 --temperature 0.7 --top-p 0.95     the paper's avg@32
   eval.py code --samples samples.jsonl --data HumanEvalPlus.jsonl.gz                         samples from elsewhere
   eval.py tests --model DIR --data ULT_Lite.json --greedy                                    pass@5, mut@5, Mul
-  eval.py best-of --coder BASE TRAINED --tester BASE TRAINED --data HumanEvalPlus.jsonl.gz -n 8
-  eval.py verify --data HumanEvalPlus.jsonl.gz                                               is the data sound here?
+  eval.py best-of --coder BASE TRAINED --tester BASE TRAINED --data HumanEvalPlus.jsonl.gz   the four pairs, n = 8
+  eval.py verify --data HumanEvalPlus.jsonl.gz                                               do references pass here?
   eval.py export-tests --tester DIR --data questions.jsonl --out with_tests.jsonl
 
-Data: EvalPlus' own files, `check(candidate)` files, HumanEval, ULT, BigCodeBench, or this project's questions; the
-model: a folder in Hugging Face layout. `eval.py COMMAND --help` lists the options of a command.
+DIR: a model in Hugging Face layout. --data: EvalPlus' files, `check(candidate)` files, HumanEval, UnLeakedTestBench,
+BigCodeBench, or questions of this project. `eval.py COMMAND --help` lists the options of a command.
 """
-OPTIONS = {
-    "--data": dict(required=True, help="questions file, .jsonl, .jsonl.gz or .json"),
+OPTIONS: dict[str, dict] = {
+    "--data": dict(required=True, help="questions: .jsonl, .jsonl.gz or .json"),
     "--limit": dict(type=int, help="only the first so many tasks"),
-    "--workers": dict(type=int, help="sandbox processes (default: one per core)"),
-    "--out": dict(default="runs/eval", help="folder of tasks.jsonl, results.json; started again, a run goes on there"),
+    "--workers": dict(type=int, help="sandbox processes (default: one per core); no result depends on it"),
+    "--out": dict(default="runs/eval", help="what is written; a folder with an unfinished run is gone on with"),
     "--style": dict(default="instruct", help="prompts: instruct, or plain for the embedded models"),
-    "--temperature": dict(type=float, default=0.7),
-    "--top-p": dict(type=float, default=0.95),
+    "--temperature": dict(type=float, default=0.7, help="default 0.7"),
+    "--top-p": dict(type=float, default=0.95, help="default 0.95"),
     "--greedy": dict(action="store_true", help="temperature 0"),
-    "--max-new-tokens": dict(type=int, default=1024, help="limit of a reply"),
-    "--seed": dict(type=int, default=0),
-    "--batch": dict(type=int, default=8, help="tasks sampled together, and redone after an interruption"),
-    "--device": dict(default="cuda" if torch.cuda.is_available() else "cpu"),
+    "--max-new-tokens": dict(type=int, default=1024, help="limit of a reply (default 1024)"),
+    "--seed": dict(type=int, default=0, help="default 0"),
+    "--batch": dict(type=int, default=8, help="tasks sampled together, lost by an interruption (default 8)"),
+    "--device": dict(default="cuda" if torch.cuda.is_available() else "cpu", help="default: cuda, if it is there"),
     "--dtype": dict(default="float32", help="float32 or bfloat16"),
-    "--asserts": dict(type=int, default=5, help="k: asserts of a suite"),
+    "--asserts": dict(type=int, default=5, help="k, the asserts of a suite (default 5)"),
     "--black-box": dict(action="store_true", help="hide the function under test"),
+    "--suite": dict(action="store_true", help="ask for the k asserts at once; default: one a round"),
+    "--model": dict(help="the coder, or the tester"),
+    "--samples": dict(help="score this file of {task_id, solution} instead of sampling"),
+    "-n": dict(type=int, default=8, help="programs per task (default 8)"),
+    "--coder": dict(nargs="+", required=True, help="one or more models"),
+    "--tester": dict(nargs="+", required=True, help="one or more models"),
+    "--cure": dict(action="store_true", help="CURE's rule: the first with the most passes"),
 }
-BOX, SAMPLE, SUITES = list(OPTIONS)[:3], list(OPTIONS)[3:13], list(OPTIONS)[13:]
+BOX, SAMPLING, SUITES = list(OPTIONS)[:3], list(OPTIONS)[3:13], ["--asserts", "--black-box"]
+COMMANDS = {
+    "code": (run_code, [*BOX, *SAMPLING, "--model", "--samples", "-n"]),
+    "tests": (run_tests, [*BOX, *SAMPLING, *SUITES, "--suite", "--model"]),
+    "best-of": (run_best_of, [*BOX, *SAMPLING, *SUITES, "--coder", "--tester", "-n", "--cure"]),
+    "verify": (run_verify, BOX),
+    "export-tests": (run_export, [*BOX, *SAMPLING, *SUITES, "--tester"]),
+}
 
 
-def parser() -> ArgumentParser:
-    top = ArgumentParser(prog="eval.py", description=HELP, formatter_class=RawDescriptionHelpFormatter)
-    commands = top.add_subparsers(required=True, metavar="COMMAND")
-
-    def command(name: str, run: Callable[[Namespace], None], *options: str) -> ArgumentParser:
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = ArgumentParser(prog="eval.py", description=HELP, formatter_class=RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, (run, options) in COMMANDS.items():
         sub = commands.add_parser(name, help=run.__doc__.split("\n")[0], description=run.__doc__)
         for option in options:
             sub.add_argument(option, **OPTIONS[option])
         sub.set_defaults(run=run)
-        return sub
-
-    code = command("code", run_code, *BOX, *SAMPLE)
-    code.add_argument("--model", help="the coder")
-    code.add_argument("--samples", help="score this file of {task_id, solution} instead of sampling")
-    code.add_argument("-n", type=int, default=1, help="programs per task")
-    tests = command("tests", run_tests, *BOX, *SAMPLE, *SUITES)
-    tests.add_argument("--model", required=True, help="the tester")
-    tests.add_argument("--suite", action="store_true", help="ask for k asserts at once, as training does")
-    best = command("best-of", run_best_of, *BOX, *SAMPLE, *SUITES)
-    best.add_argument("--coder", nargs="+", required=True, help="one or two models")
-    best.add_argument("--tester", nargs="+", required=True, help="one or two models")
-    best.add_argument("-n", type=int, default=8, help="programs per task")
-    best.add_argument("--cure", action="store_true", help="CURE's rule: most passes, the first wins")
-    command("verify", run_verify, *BOX)
-    command("export-tests", run_export, *BOX, *SAMPLE, *SUITES).add_argument("--tester", required=True)
-    return top
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    args = parser().parse_args(argv)
+    args = parser.parse_args(argv)
     try:
         args.run(args)
     except (ValueError, OSError, SandboxError) as error:

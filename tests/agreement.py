@@ -2,7 +2,7 @@
 
     pip install 'codea1[eval]'
     export CODEA1_DATA=...                        # folder with HumanEvalPlus.jsonl.gz, MbppPlus.jsonl.gz, ULT_Lite.json
-    python tests/agreement.py evalplus            # 1,100 mixed samples over both sets, about 40 minutes on 2 cores
+    python tests/agreement.py evalplus            # 1,100 mixed samples over both sets, half an hour on 2 cores
     python tests/agreement.py evalplus --part 20  # every 20th of them: about 2 minutes
     python tests/agreement.py mutants             # sources of the mutants of 30 functions, verdicts on those of 5
 
@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -62,7 +63,7 @@ def _noise(value):
 """
 RAISES = ["raise ValueError('no')", "raise SystemExit(0)", "assert False", "raise KeyboardInterrupt", "1 / 0", "exit()",
           "raise BaseException", "_program(*args, *args, *args, *args)", "import os; os._exit(0)", "{}['missing']"]
-HANGS = ["while True: pass", "import time; time.sleep(30)", "10 ** 10 ** 9",
+HANGS = ["while True: pass", "import time; time.sleep(30)", "while True: _calls.append(1); _calls.pop()",
          "while True:\n        try:\n            while True: pass\n        except Exception: raise\n"]  # fmt: skip
 UNKNOWN = ["math.floor(1.5)", "collections.Counter()", "re.compile('x')", "np.array([1])", "itertools.count()"]
 
@@ -120,7 +121,7 @@ def make_samples(tasks: list[Task]) -> list[tuple[str, Task, str]]:
 # ---- EvalPlus ----
 
 
-def evalplus_verdicts(samples: list[tuple[str, Task, str]], folder: Path) -> list[dict[str, bool]]:
+def evalplus_verdicts(samples: list[tuple[str, Task, str]], folder: Path, workers: int) -> list[dict[str, bool]]:
     """Base and plus verdicts of the evalplus package, expected outputs from its own code."""
     os.environ["HUMANEVAL_OVERRIDE_PATH"] = str(folder / FILES["humaneval"])
     os.environ["MBPP_OVERRIDE_PATH"] = str(folder / FILES["mbpp"])
@@ -131,31 +132,33 @@ def evalplus_verdicts(samples: list[tuple[str, Task, str]], folder: Path) -> lis
 
     problems = {**get_human_eval_plus(), **get_mbpp_plus()}
     truth: dict[tuple[str, str], tuple] = {}
-    verdicts = []
-    for _, task, program in samples:
-        problem, verdict = problems[task.question.id], {}
+    for task_id, part in sorted({(task.question.id, part) for _, task, _ in samples for part in ("base", "plus")}):
+        problem = problems[task_id]
+        with contextlib.redirect_stdout(io.StringIO()):
+            truth[task_id, part] = trusted_exec(
+                problem["prompt"] + problem["canonical_solution"], problem[f"{part}_input"], problem["entry_point"],
+                record_time=True, output_not_none=problem["entry_point"] in MBPP_OUTPUT_NOT_NONE_TASKS)  # fmt: skip
+
+    def verdict(entry: tuple[str, Task, str]) -> dict[str, bool]:
+        _, task, program = entry
+        problem, found = problems[task.question.id], {}
         for part in ("base", "plus"):
-            key = task.question.id, part
-            if key not in truth:
-                with contextlib.redirect_stdout(io.StringIO()):
-                    truth[key] = trusted_exec(
-                        problem["prompt"] + problem["canonical_solution"], problem[f"{part}_input"],
-                        problem["entry_point"], record_time=True,
-                        output_not_none=problem["entry_point"] in MBPP_OUTPUT_NOT_NONE_TASKS)  # fmt: skip
-            expected, times = truth[key]
+            expected, times = truth[task.question.id, part]
             status, _ = untrusted_check("mbpp" if "Mbpp" in task.question.id else "humaneval", program,
                                         problem[f"{part}_input"], problem["entry_point"], expected, problem["atol"],
                                         times, fast_check=True)  # fmt: skip
-            verdict[part] = status == PASS
-        verdicts.append(verdict)
-    return verdicts
+            found[part] = status == PASS
+        return found
+
+    with ThreadPoolExecutor(workers) as pool:  # each check is a process of its own
+        return list(pool.map(verdict, samples))
 
 
 def compare_evalplus(folder: Path, part: int, workers: int) -> bool:
     tasks = [task for name in FILES.values() for task in load_tasks(str(folder / name))]
     samples = make_samples(tasks)[::part]
     start = time.monotonic()
-    theirs = evalplus_verdicts(samples, folder)
+    theirs = evalplus_verdicts(samples, folder, workers)
     middle = time.monotonic()
     used = {task.question.id: task for _, task, _ in samples}
     with Sandbox(workers, timeout=10.0, memory_mb=4096) as box:

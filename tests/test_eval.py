@@ -8,7 +8,7 @@ import pytest
 import eval as evaluation
 from eval import evaluate_coder, evaluate_tester, mutants, pass_at_k
 from sandbox import Sandbox
-from tasks import Hidden, Question
+from tasks import Hidden, Question, extract_tests
 
 CLAMP = "def clamp(x, low, high):\n    return max(low, min(x, high))\n"
 MUTANTS = ("def clamp(x, low, high):\n    return min(x, high)\n", "def clamp(x, low, high):\n    return max(low, x)\n")
@@ -98,8 +98,8 @@ def test_duplicates_and_asserts_beyond_the_first_k_earn_nothing(box, say):
 def test_a_hanging_mutant_is_killed_by_the_test_that_hangs(box, say):
     loop = "def clamp(x, low, high):\n    while x > high:\n        pass\n    return max(low, x)\n"
     question = Question("q", "", "clamp", CLAMP, (), Hidden(GOLDEN, (loop,), "clamps", "heldout"))
-    (score,), = evaluation.score_suites([question], [[evaluation.extract_tests(
-        "assert clamp(1, 0, 3) == 1\nassert clamp(5, 0, 3) == 3\nassert clamp(6, 0, 3) == 3", "clamp", 3)]], 3, box)
+    reply = "assert clamp(1, 0, 3) == 1\nassert clamp(5, 0, 3) == 3\nassert clamp(6, 0, 3) == 3"
+    ((score,),) = evaluation.score_suites([question], [[extract_tests(reply, "clamp", 3)]], 3, box)
     assert (score.kills, score.timeouts, score.mutants) == ((0, 1, 1), 1, 1)
 
 
