@@ -1,57 +1,75 @@
-"""Runs programs that a model wrote, and says which tests they pass.
+"""Runs programs that a model wrote, and says which tests they pass. Reinforcement learning searches for every hole.
 
-Run it for the table of protections on this machine:  python sandbox.py
+    trainer (verdicts) <-> supervisor (limits, kills) <-> fork server (layers) -> a process for every program
+
+- The verdict. A program gets calls and returns values, as tagged JSON. It can lie about its own values, nothing else:
+  tests, expected values and ground truth never enter its process nor the one it is forked from (a fork server never
+  sees any program, call or value), a reply must carry the fresh number of its request, and values are compared in the
+  trainer, as exact built-in types of bounded size. What is not proven is a fail. The script of `check_script` runs in a
+  process of its own and reaches the program through stand-ins that carry plain values.
+- The machine. User, network, ipc, mount and pid namespaces, Landlock, seccomp, no capabilities, no new privileges,
+  resource limits, a clean environment. A program reads the interpreter and its libraries, writes one private folder in
+  memory that is emptied after it, starts threads but no process, and has no network. `python sandbox.py` tries what
+  each layer forbids. Memory stays under workers * (memory_mb + FOLDER_MB + 100 MiB), and in `check_script` under
+  workers * (2 * SCRIPT_MB + FOLDER_MB + 100 MiB).
+- The run. Limits are kept from outside; nothing outlives a program, its worker or the trainer, also under SIGKILL. A
+  job that takes a worker down twice is the program's fault if a harmless program passes then, else a SandboxError.
+Not defended: faults of the kernel; side channels; names and sizes of the host's files. macOS has only limits, sessions
+and killing from outside. Suites that must share a process with the program (BigCodeBench) can run as one program
+through `values`, where the program can forge their result: never for training rewards.
 """
 
 from __future__ import annotations
 
 import builtins
+import ctypes
 import gc
 import importlib
 import json
+import marshal
 import os
 import resource
 import select
 import signal
 import socket
 import struct
-import subprocess
 import sys
-import tempfile
 import time
 import types
-import weakref
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from functools import lru_cache, partial
-from typing import Any
+from itertools import count
+from typing import Any, NamedTuple
 
-AS_WORKER = __name__ == "__main__" and sys.argv[1:2] == ["--worker"]
-if not AS_WORKER:  # a worker has no use for the rules by which values are judged
+AS_WORKER = sys.argv[:2] == ["-c", "--worker"]
+if not AS_WORKER:  # every fork copies what a worker has loaded, and the rules that judge values have no place there
+    import queue
+    import subprocess
+    import tempfile
+    import threading
+    from concurrent.futures import Future
+
     import tasks
 
-MAX_REPLY = 16 << 20  # bytes of one encoded value; a longer one travels as an opaque mark
-MAX_DEPTH = 100  # nesting of a value
+MAX_REPLY = 16 << 20  # bytes of one encoded value; of all values of a program 4 times as much
+MAX_ITEMS, MAX_DEPTH = 2_000_000, 100  # items of a value, nested ones too, and their nesting
+QUICK = 0.005  # CPU seconds that a program has for all its calls, before they are taken one by one
 RESUMES = 8  # times that a program is started again after a crash or a timeout
-PRELOADED = ("bisect", "collections", "copy", "dataclasses", "datetime", "functools", "heapq", "itertools", "math",
-             "operator", "random", "re", "string", "typing")  # fmt: skip
+SCRIPT, SCRIPT_MB = 20, 4096  # a script has this many times the limit of one call; its least memory is as in EvalPlus
+FOLDER_MB = 64  # size of the private folder
 
-# What came of a call: one byte in front of its data. A program chooses between the first two only.
+# What came of a call: the first byte of a reply. A program chooses between the first two only.
 VALUE, RAISED, TIMEOUT, CRASH, NOT_RUN = b"v", b"e", b"t", b"x", b"n"
 CALL, REFUTED = b"c", b"f"  # what a script says besides: call the program; an assert did not hold
+HEAD = struct.Struct("!8sI")  # in front of a reply: the number of its request, and its length
 
 
 class Status(Enum):
-    """PASS; FAIL: another value; ERROR: exception, exit, crash; TIMEOUT; NOT_RUN: gave up after too many crashes."""
+    """PASS; FAIL: another value; ERROR: exception, exit, crash; TIMEOUT; NOT_RUN: given up after too many crashes."""
 
-    PASS = "pass"
-    FAIL = "fail"
-    ERROR = "error"
-    TIMEOUT = "timeout"
-    NOT_RUN = "not_run"
+    PASS, FAIL, ERROR, TIMEOUT, NOT_RUN = "pass", "fail", "error", "timeout", "not_run"
 
 
 class SandboxError(RuntimeError):
@@ -59,7 +77,7 @@ class SandboxError(RuntimeError):
 
 
 class Opaque:
-    """Stands for a value that is no plain data. Equal to nothing, not even to itself."""
+    """Stands for a value that is no plain data. Equal to nothing."""
 
     def __init__(self, type_name: str):
         self.type_name = type_name
@@ -67,14 +85,18 @@ class Opaque:
     def __eq__(self, other: object) -> bool:
         return False
 
-    __hash__ = object.__hash__
-
     def __repr__(self) -> str:
-        return f"Opaque({self.type_name!r})"
+        return f"{type(self).__name__}({self.type_name!r})"
 
 
-@dataclass(frozen=True)
-class Value:
+class Huge(Opaque):
+    """A list or tuple too large to travel, known by its digest: a script can still compare it."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) in (list, tuple) and digest(other) == self.type_name
+
+
+class Value(NamedTuple):
     """What a call returned; else error: an exception's name, timeout, crash, not_run, malformed, nondeterministic."""
 
     ok: bool
@@ -82,309 +104,491 @@ class Value:
     error: str = ""
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """loads: the module ran to its end and defines a callable entry point; statuses: one per test, in order."""
 
     loads: bool
     statuses: list[Status]
 
 
-# ---- values as data: both sides ----
+# ---- values as data ----
+
+MALFORMED = (ValueError, TypeError, KeyError, OverflowError, RecursionError, MemoryError)  # what decoding may raise
+SCALARS = {str, bool, float, type(None)}  # what JSON says exactly, as it does integers of 64 bits
+to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def encode(value: Any, depth: int = MAX_DEPTH) -> Any:
-    """A plain value as JSON data: lists stay, every other container or odd scalar is {tag: content}."""
+def encode(value: Any, room: list[int], depth: int = MAX_DEPTH) -> Any:
+    """A plain value as JSON data: lists stay, every other container or odd scalar is {tag: content}.
+
+    room[0]: how many items more may be encoded; OverflowError when there are more.
+    """
     kind = type(value)
-    if kind in (str, bool, float, type(None)) or (kind is int and -(2**63) <= value < 2**63):
+    if kind in SCALARS or (kind is int and -(2**63) <= value < 2**63):
         return value
-    if depth == 0:
-        return {"opaque": "nested too deeply"}
-    if kind is list:
-        return [encode(item, depth - 1) for item in value]
-    if kind in (tuple, set, frozenset):
-        return {kind.__name__: [encode(item, depth - 1) for item in value]}
-    if kind in (dict, Counter, OrderedDict, defaultdict):
-        return {"dict": [[encode(key, depth - 1), encode(item, depth - 1)] for key, item in value.items()]}
+    if kind in (list, tuple, set, frozenset, dict, Counter, OrderedDict, defaultdict):
+        room[0] -= 1 + len(value)
+        if room[0] < 0:
+            raise OverflowError("too many items")
+        if depth == 0:
+            return {"opaque": "nested too deeply"}
+        items = value.items() if issubclass(kind, dict) else value
+        kinds = set(map(type, items))
+        if not (kinds <= SCALARS or (kinds == {int} and -(2**63) <= min(items) and max(items) < 2**63)):
+            items = [encode(item, room, depth - 1) for item in items]
+        return items if kind is list else {"dict" if issubclass(kind, dict) else kind.__name__: list(items)}
     if kind is int:
         return {"int": hex(value)}  # decimal text has a digit limit and quadratic cost
     if kind is complex:
         return {"complex": [value.real, value.imag]}
-    if kind is bytes:
-        return {"bytes": value.hex()}
-    return {"opaque": _name(kind)}
+    return {"bytes": value.hex()} if kind is bytes else {"opaque": name(kind)}
 
 
 def decode(data: Any) -> Any:
-    """The value that `encode` wrote, of exact built-in types and Opaque; ValueError or TypeError for anything else."""
+    """The value that `encode` wrote, of exact built-in types and Opaque; raises one of MALFORMED for anything else."""
     if type(data) is list:
-        return [decode(item) for item in data]
+        return [decode(item) for item in data] if {list, dict}.intersection(map(type, data)) else data
     if type(data) is not dict:
         return data
     ((tag, content),) = data.items()
-    if tag in ("opaque", "int", "bytes"):
-        return {"opaque": Opaque, "int": lambda text: int(text, 16), "bytes": bytes.fromhex}[tag](content)
-    if tag == "complex":
-        real, imag = content
-        return complex(float(real), float(imag))
-    if tag == "dict":
-        pairs = [(decode(key), decode(item)) for key, item in content]
-        _check_hashes([key for key, _ in pairs])
-        return dict(pairs)
-    if tag == "tuple":
-        return tuple(decode(item) for item in content)
-    items = [decode(item) for item in content]
-    _check_hashes(items)
-    return {"set": set, "frozenset": frozenset}[tag](items)
-
-
-def _check_hashes(items: list) -> None:
-    """Items that share their hash would make a set of them take quadratic time, and they are easily made."""
-    if len({hash(item) for item in items}) < len(items) // 2 - 20:
+    if tag in ("opaque", "huge", "bytes"):
+        return {"opaque": Opaque, "huge": Huge, "bytes": bytes.fromhex}[tag](content)
+    if tag == "int":
+        return int(content, 16)
+    items = decode(content)
+    if tag in ("complex", "tuple"):
+        return tuple(items) if tag == "tuple" else complex(*map(float, items))
+    keys = [key for key, _ in items] if tag == "dict" else items
+    if len(set(map(hash, keys))) < len(keys) // 2 - 20:  # easily made, and quadratic time to put into a set
         raise ValueError("too many equal hashes")
+    return {"dict": dict, "set": set, "frozenset": frozenset}[tag](items)
 
 
-def _name(kind: type) -> str:
+def dump(value: Any) -> bytes:
+    """A value as a line of bytes; one too large is only known by its digest."""
+    try:
+        data = to_json(encode(value, [MAX_ITEMS])).encode()
+        if len(data) <= MAX_REPLY:
+            return data
+    except OverflowError:
+        pass
+    return to_json({"huge": digest(value) if type(value) in (list, tuple) else "too large"}).encode()
+
+
+def digest(value: list | tuple) -> str:
+    """What equal values of equal types share, within one version of Python."""
+    sha = importlib.import_module("hashlib").sha256(type(value).__name__.encode())
+    for item in value:
+        sha.update(marshal.dumps(item, 2))  # version 2: the same bytes whether objects are shared or not
+    return sha.hexdigest()
+
+
+def name(kind: type) -> str:
+    """The name of a class, which may do anything when it is asked."""
     try:
         return str.__str__(kind.__name__)[:80]
     except BaseException:
         return "object"
 
 
-def _pack(parts: Sequence[bytes]) -> bytes:
-    """One message: the number of parts, their lengths, the parts."""
-    return struct.pack(f"!I{len(parts)}I", len(parts), *map(len, parts)) + b"".join(parts)
+def frame(message: Any) -> bytes:
+    """A message of the trusted: to someone further down the chain, or to each other. Programs have no part in this."""
+    data = marshal.dumps(message)
+    return struct.pack("!Q", len(data)) + data
 
 
-def _read(sock: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        if not (chunk := sock.recv(min(size - len(data), 1 << 20))):
+def receive(sock: socket.socket) -> Any:
+    """The next message of a trusted sender; EOFError when it is gone."""
+    data, size = bytearray(), 8
+    while len(data) < size or len(data) < (size := 8 + struct.unpack_from("!Q", data)[0]):
+        if not (chunk := sock.recv(min(max(size - len(data), 1 << 12), 1 << 20))):
             raise EOFError("the other side is gone")
         data += chunk
-    return bytes(data)
+    return marshal.loads(memoryview(data)[8:])
 
 
-def _unpack(sock: socket.socket) -> list[bytes]:
-    """The parts of the next message of a trusted peer; EOFError when it is gone."""
-    (count,) = struct.unpack("!I", _read(sock, 4))
-    lengths = struct.unpack(f"!{count}I", _read(sock, 4 * count))
-    data, parts, at = _read(sock, sum(lengths)), [], 0
-    for length in lengths:
-        parts.append(data[at : at + length])
-        at += length
-    return parts
+# ---- layers: what a fork server gives up, for itself and for all that it starts ----
+
+MACHINE = os.uname().machine if sys.platform == "linux" else ""
+ARM = MACHINE in ("aarch64", "arm64")
+LIBC = ctypes.CDLL(None, use_errno=True)
+NAMESPACES = {"user": 0x10000000, "mount": 0x20000, "network": 0x40000000, "ipc": 0x8000000, "pid": 0x20000000}
+HIDDEN = os.path.join(os.path.dirname(os.path.realpath(__file__)), "tiny")  # our own questions, with their answers
+# System calls with their numbers on x86_64 and on aarch64. First what a pure function never needs.
+FORBIDDEN = """ptrace 101 117, mount 165 40, umount2 166 39, pivot_root 155 41, chroot 161 51, open_tree 428 428,
+bpf 321 280, move_mount 429 429, fsopen 430 430, fsmount 432 432, mount_setattr 442 442, add_key 248 217,
+request_key 249 218, keyctl 250 219, perf_event_open 298 241, kexec_load 246 104, kexec_file_load 320 294,
+init_module 175 105, finit_module 313 273, delete_module 176 106, reboot 169 142, swapon 167 224, acct 163 89,
+quotactl 179 60, syslog 103 116, clock_settime 227 112, personality 135 92, process_vm_readv 310 270,
+process_vm_writev 311 271, kcmp 312 272, pidfd_getfd 438 438, userfaultfd 323 282, io_uring_setup 425 425,
+name_to_handle_at 303 264, open_by_handle_at 304 265, fanotify_init 300 262, memfd_create 319 279,
+memfd_secret 447 447, shmget 29 194, msgget 68 186, semget 64 190, mq_open 240 180, socket 41 198, bind 49 200,
+connect 42 203, listen 50 201"""
+PROCESSES = "fork 57 -1, vfork 58 -1, execve 59 221, execveat 322 281, unshare 272 97, setns 308 268"
+STAND_INS = {  # what seccomp forbids instead where a layer is missing
+    "pid namespace": "kill 62 129, tkill 200 130, tgkill 234 131, rt_sigqueueinfo 129 138, pidfd_send_signal 424 424",
+    "mount namespace": """chmod 90 -1, fchmod 91 52, fchmodat 268 53, fchmodat2 452 452, chown 92 -1, fchown 93 55,
+        lchown 94 -1, fchownat 260 54, utime 132 -1, utimes 235 -1, futimesat 261 -1, utimensat 280 88,
+        setxattr 188 5, fsetxattr 190 7""",
+}
+USED = """clone 56 220, clone3 435 435, socketpair 53 199, prctl 157 167, capset 126 91,
+landlock_create_ruleset 444 444, landlock_add_rule 445 445, landlock_restrict_self 446 446"""
+LOAD, EQUAL, AT_LEAST, ANY_BIT, MASK = 0x20, 0x15, 0x35, 0x45, 0x54  # operations of a filter
+ALLOW, REFUSE, UNKNOWN = (struct.pack("=HBBI", 6, 0, 0, k) for k in (0x7FFF0000, 0x50001, 0x50026))  # last: ENOSYS
 
 
-# ---- the program's process ----
+def numbers(*tables: str) -> dict[str, int]:
+    return {name: int(both[ARM]) for name, *both in map(str.split, ",".join(tables).split(","))}
 
 
-def _serve_program(sock: socket.socket) -> None:
-    """Loads the program and answers calls until the supervisor hangs up. Nothing here is to be trusted after that."""
-    unpack, pack, send, dumps = _unpack, _pack, sock.sendall, json.JSONEncoder().encode
-    module = types.ModuleType("solution")
-    sys.modules["solution"] = module
-    namespace, entry = module.__dict__, ""
-    while True:
-        nonce, what, *rest = unpack(sock)
+NUMBERS = numbers(FORBIDDEN, PROCESSES, USED)
+
+
+def prepared(name: str, *args: int | bytes) -> Callable[[], int]:
+    """A system call ready to be made (-1: it failed). The less a fork has to build, the fewer pages it copies."""
+    if MACHINE not in ("x86_64", "aarch64", "arm64"):
+        raise OSError("not on this system")
+    return partial(LIBC.syscall, *(ctypes.c_long(x) if isinstance(x, int) else x for x in (NUMBERS[name], *args)))
+
+
+def syscall(name: str, *args: int | bytes) -> int:
+    if (result := prepared(name, *args)()) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+class Layers:
+    """Puts on the layers, in order. state: of each; folder: the private one; enter: steps before a fork; last: steps of
+    a process that is to run b"p" a program, b"q" one beside a script, b"s" a script."""
+
+    def __init__(self, memory_mb: int, without: Sequence[str]):
+        self.without, self.state, self.enter, self.fds, steps = without, {}, [], [], []
+        for name in NAMESPACES:
+            self.put_on(f"{name} namespace", self.unshare, name)
+        if self.active("pid namespace"):
+            if pid := os.fork():  # the child is the first process of the namespace: with it, all others end
+                os._exit(os.waitpid(pid, 0)[1] != 0)
+            self.fds = [os.open("/proc/self/ns/pid", os.O_RDONLY)]
+            new = NAMESPACES["pid"]
+            self.enter = [prepared("setns", *self.fds, new), prepared("unshare", new)]
+        used = [*self.readable(), sys.executable]
+        self.folder = next(path for path in ("/tmp", "/var/tmp", "/mnt") if not any(f.startswith(path) for f in used))
+        if self.active("mount namespace"):
+            self.put_on("mount namespace", self.mount)
+        if not self.active("mount namespace"):
+            self.folder += f"/codea1-{os.urandom(8).hex()}"
+            os.mkdir(self.folder, 0o700)
+        self.put_on("no new privileges", syscall, "prctl", 38, 1, 0, 0, 0)
+        self.put_on("landlock", self.landlock)
+        self.put_on("seccomp", lambda: syscall("prctl", *self.filter(numbers(FORBIDDEN))))
+        if self.active("seccomp"):
+            missing = [names for layer, names in STAND_INS.items() if not self.active(layer)]
+            steps.append(prepared("prctl", *self.filter(numbers(PROCESSES, *missing), threads_only=True)))
+        capset = "capset", struct.pack("Ii", 0x20080522, 0), bytes(24)
+        self.put_on("no capabilities", lambda: steps.append(prepared(*capset)))
+        self.put_on("resource limits", lambda: None)
+        steps += [] if self.enter else [os.setsid]
+        sizes = {b"p": memory_mb, b"q": max(memory_mb, SCRIPT_MB), b"s": max(memory_mb, SCRIPT_MB)}
+        self.last = {what: self.limits(size) + steps for what, size in sizes.items()}
+
+    def put_on(self, layer: str, action: Callable, *args: Any) -> None:
         try:
-            if what == b"load":
-                source, entry = (part.decode("utf-8", "surrogatepass") for part in rest)
-                exec(compile(source, "<solution>", "exec", dont_inherit=True), namespace)
-                if entry and not callable(namespace.get(entry)):
-                    raise NameError(entry)
-                value = None
-            elif what == b"call":
-                source = rest[0].decode("utf-8", "surrogatepass")
-                value = eval(compile(source, "<call>", "eval", dont_inherit=True), namespace)
-            else:
-                args, kwargs = decode(json.loads(rest[0]))
-                value = namespace[entry](*args, **kwargs)
-            kind, data = VALUE, dumps(encode(value)).encode()
-            if len(data) > MAX_REPLY:
-                data = b'{"opaque": "too large"}'
+            self.state[layer] = "left out" if layer in self.without else action(*args) or "active"
+        except (OSError, AttributeError) as error:
+            self.state[layer] = f"missing: {error}"
+
+    def active(self, layer: str) -> bool:
+        return self.state[layer] == "active"
+
+    def unshare(self, name: str) -> None:
+        uid, gid = os.getuid(), os.getgid()
+        maps = ("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")
+        syscall("unshare", NAMESPACES[name])
+        for file, line in maps if name == "user" else ():  # inside the same user, and no other to become
+            with open(f"/proc/self/{file}", "w") as map_file:
+                map_file.write(line)
+
+    def mount(self) -> None:
+        """All that is mounted becomes read-only; over it a folder in memory, an empty /proc, no data of ours."""
+        syscall("mount", b"none", b"/", 0, 0x44000, 0)  # private, recursive
+        syscall("mount_setattr", -100, b"/", 0x8000, struct.pack("4Q", 3, 0, 0, 0), 32)  # read-only, no suid, recursive
+        for path, size in ("/proc", "4k"), (HIDDEN, "4k"), (self.folder, f"{FOLDER_MB}m"):
+            if os.path.isdir(path):
+                options = f"mode=700,nr_inodes=500,size={size}".encode()
+                syscall("mount", b"none", path.encode(), b"tmpfs", 6, options)  # no suid, no devices
+
+    def readable(self) -> Iterator[str]:
+        """The interpreter's libraries, installed packages but not our data, and what those read."""
+        todo = [*filter(None, sys.path), sys.base_prefix + "/lib", *"/lib /lib64 /usr/lib /usr/lib64".split()]
+        todo += "/usr/local/lib /etc/ld.so.cache /etc/localtime /usr/share/zoneinfo /dev/urandom /dev/zero".split()
+        while todo:
+            path = os.path.realpath(todo.pop())
+            if HIDDEN.startswith(path + os.sep):
+                todo += [entry.path for entry in os.scandir(path)]
+            elif path != HIDDEN and os.path.exists(path):
+                yield path
+
+    def landlock(self) -> None:
+        """No file access but reading what is readable, and anything in the folder; no TCP; no signals to others."""
+        abi = syscall("landlock_create_ruleset", 0, 0, 1)
+        known = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(abi, 16)) - 1  # the kinds of access that this kernel controls
+        handled = struct.pack("3Q", known, 3, 3)[: 8 if abi < 4 else 16 if abi < 6 else 24]
+        rules = syscall("landlock_create_ruleset", handled, len(handled), 0)
+        for path, rights in *((path, 0xC) for path in self.readable()), ("/dev/null", 0x6), (self.folder, known):
+            fd = os.open(path, os.O_PATH)
+            rights &= known if os.path.isdir(path) else 0xC007
+            syscall("landlock_add_rule", rules, 1, struct.pack("=Qi", rights, fd), 0)
+            os.close(fd)
+        syscall("landlock_restrict_self", rules, 0)
+        os.close(rules)
+
+    def filter(self, forbidden: dict[str, int], threads_only: bool = False) -> tuple[int | bytes, ...]:
+        """Arguments of the prctl that puts on a seccomp filter. threads_only: clone makes no process. Pairs of sockets
+        must be streams, those cannot be pointed elsewhere."""
+
+        def op(code: int, k: int, yes: int = 0, no: int = 0) -> bytes:
+            return struct.pack("=HBBI", code, yes, no, k)
+
+        ops = [op(LOAD, 4), op(EQUAL, 0xC00000B7 if ARM else 0xC000003E, 1), REFUSE]  # no other architecture
+        ops += [op(LOAD, 0), op(AT_LEAST, 1 << 30, 0, 1), REFUSE]  # no x32 either
+        for number in forbidden.values():
+            ops += [op(EQUAL, number, 0, 1), REFUSE] if number >= 0 else []
+        if threads_only:  # the flags of clone3 are out of sight: where it is unknown, the C library takes clone
+            ops += [op(EQUAL, NUMBERS["clone3"], 0, 1), UNKNOWN]
+            ops += [op(EQUAL, NUMBERS["clone"], 0, 4), op(LOAD, 16), op(ANY_BIT, 0x10000, 0, 1), ALLOW, REFUSE]
+        ops += [op(EQUAL, NUMBERS["socketpair"], 0, 5), op(LOAD, 24), op(MASK, 15), op(EQUAL, 1, 0, 1), ALLOW, REFUSE]
+        self.code = ctypes.create_string_buffer(b"".join([*ops, ALLOW]))
+        return 22, 2, struct.pack("HP", len(ops) + 1, ctypes.addressof(self.code)), 0, 0
+
+    def limits(self, memory_mb: int) -> list[Callable]:
+        """Steps that lower resource limits, each at most to the hard limit there is."""
+        steps = []
+        wanted = {"AS": memory_mb << 20, "CPU": 3600, "CORE": 0, "FSIZE": FOLDER_MB << 20, "NOFILE": 128}
+        for name, value in wanted.items() if self.active("resource limits") else ():
+            kind = getattr(resource, f"RLIMIT_{name}")
+            hard = resource.getrlimit(kind)[1]
+            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            steps.append(partial(resource.setrlimit, kind, (value, value)))
+        return steps
+
+
+# ---- the process of a program, or of a script ----
+
+
+def program() -> Callable[[socket.socket], None]:
+    """What loads a program and answers calls until the supervisor hangs up. Made before the fork, so that a fork copies
+    fewer pages. Nothing in its process is to be trusted once it has loaded."""
+    next_request, to_bytes, name_of, from_data = receive, dump, name, decode
+    module = sys.modules["solution"] = types.ModuleType("solution")
+    namespace = module.__dict__
+
+    def load(source: str, entry: str) -> None:
+        exec(compile(source, "<solution>", "exec", dont_inherit=True), namespace)
+        if entry and not callable(namespace.get(entry)):
+            raise NameError(entry)
+
+    def call(source: str) -> Any:
+        return eval(compile(source, "<call>", "eval", dont_inherit=True), namespace)
+
+    def apply(data: bytes) -> Any:
+        name, args, kwargs = json.loads(data)
+        return namespace[name](*from_data(args), **from_data(kwargs))
+
+    def reply(action: Callable, *args: Any) -> bytes:
+        try:
+            return VALUE + to_bytes(action(*args))
         except BaseException as error:
-            kind, data = RAISED, _name(type(error)).encode("utf-8", "replace")
-        send(pack([nonce, kind, data]))
+            return RAISED + name_of(type(error)).encode("utf-8", "replace")
+
+    def serve(sock: socket.socket) -> None:
+        while True:
+            nonce, what, *args = next_request(sock)
+            if what == "all":
+                replies = [reply(load, *args[:2])]
+                replies += [reply(call, source) for source in args[2] if replies[0][:1] == VALUE]
+                data = b"\n".join(replies)
+            else:
+                data = reply({"load": load, "call": call, "apply": apply}[what], *args)
+            sock.sendall(HEAD.pack(nonce, len(data)) + data)
+
+    return serve
 
 
-def _serve_script(sock: socket.socket) -> None:
-    """Runs check(candidate) of a trusted script; candidate is a stand-in that asks the supervisor."""
+def script(sock: socket.socket) -> None:
+    """Runs check(candidate) of a trusted script. The candidate, and every name that the script uses without defining
+    it, is a stand-in that asks the program through the supervisor."""
+    nonce, source, entry = receive(sock)
     raised: list[Exception] = []
 
-    def candidate(*args: Any, **kwargs: Any) -> Any:
-        sock.sendall(_pack([nonce, CALL, json.dumps(encode([list(args), kwargs])).encode()]))
-        kind, data = _unpack(sock)
-        if kind == VALUE:
-            return decode(json.loads(data))
-        known = getattr(builtins, data.decode("utf-8", "replace"), Exception)
-        raised.append((known if isinstance(known, type) and issubclass(known, Exception) else Exception)(data))
+    def say(data: bytes) -> None:
+        sock.sendall(HEAD.pack(nonce, len(data)) + data)
+
+    def call(name: str, *args: Any, **kwargs: Any) -> Any:
+        say(CALL + to_json([name, encode(list(args), [MAX_ITEMS]), encode(kwargs, [MAX_ITEMS])]).encode())
+        answer = receive(sock)
+        if answer[:1] == VALUE:
+            return decode(json.loads(answer[1:]))
+        known = getattr(builtins, answer[1:].decode("utf-8", "replace"), Exception)
+        raised.append((known if isinstance(known, type) and issubclass(known, Exception) else Exception)(name))
         raise raised[-1]
 
-    nonce, script = _unpack(sock)
+    def names(code: types.CodeType) -> set[str]:
+        inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
+        return set(code.co_names).union(*map(names, inner))
+
+    outcome = VALUE
     try:
-        namespace: dict[str, Any] = {"__name__": "script"}
-        exec(compile(script.decode("utf-8", "surrogatepass"), "<script>", "exec", dont_inherit=True), namespace)
-        namespace["check"](candidate)
-        kind = VALUE
+        code = compile(source, "<script>", "exec", dont_inherit=True)
+        namespace: dict[str, Any] = {name: partial(call, name) for name in names(code) if not hasattr(builtins, name)}
+        exec(code, namespace)
+        namespace["check"](partial(call, entry))
     except BaseException as error:
-        kind = REFUTED if isinstance(error, AssertionError) and error not in raised else RAISED
-    sock.sendall(_pack([nonce, kind, b""]))
+        outcome = REFUTED if isinstance(error, AssertionError) and error not in raised else RAISED
+    say(outcome)
 
 
-# ---- the fork server: one warm process that holds no program, no call and no value, ever ----
+# ---- the fork server: a warm process that sees no program, no call and no value, ever ----
+
+SAMPLE = """
+import bisect, copy, datetime, heapq, itertools, math, operator, random, re, string
+from collections import Counter, defaultdict
+from typing import Dict, List, Optional, Tuple
+
+def f(xs: List[int], n: Optional[int] = None) -> Tuple[List[int], Dict[int, int]]:
+    ordered = sorted(xs, key=lambda x: -x)
+    return [x for i, x in enumerate(ordered) if x > 1], dict(Counter(xs))
+"""
 
 
-def _fork_server(ctl: socket.socket, settings: dict) -> None:
-    """Obeys two-byte commands (what, slot): fork with a socket, say and free, kill. Leaves when the supervisor does."""
-    children: dict[int, int] = {}
-    _keep_only(ctl.fileno())
-    folder = tempfile.mkdtemp(prefix="codea1-")
-    _limit(settings)
-    os.chdir(folder)
-    os.environ.update(HOME=folder, TMPDIR=folder)
-    ctl.sendall(_pack([json.dumps({"folder": folder}).encode()]))
-    gc.collect()
+def rehearse() -> None:
+    """Loads the usual modules and runs a program, so that what the first would warm up is warm for all."""
+    ours, theirs = socket.socketpair()
+    for _ in range(10):
+        ours.sendall(frame([bytes(8), "all", SAMPLE, "f", ["f([1, 2, 3])"] * 3]))
+    ours.shutdown(socket.SHUT_WR)
+    try:
+        program()(theirs)
+    except EOFError:
+        gc.collect()
+
+
+def fork_server(ctl: socket.socket, settings: dict) -> None:
+    """Obeys commands of two bytes, what and slot: fork (comes with a socket), tell CPU time, kill. Ends when its
+    supervisor does."""
+    os.closerange(3, ctl.fileno())
+    os.closerange(ctl.fileno() + 1, 256)
+    layers = Layers(settings["memory_mb"], settings["without"])
+    os.chdir(layers.folder)
+    os.environ.update(HOME=layers.folder, TMPDIR=layers.folder)
+    rehearse()
+    serve = {b"p": program(), b"s": script}
+    serve[b"q"] = serve[b"p"]
+    if MACHINE:
+        LIBC.malloc_trim(0)
     gc.freeze()
+    gc.disable()
+    ctl.sendall(frame(layers.state))
+    children: dict[bytes, int] = {}
     while True:
         command, fds, _, _ = socket.recv_fds(ctl, 2, 1)
-        if not command:
-            _empty(folder)
-            os.rmdir(folder)
-            os._exit(0)
-        what, slot = command[:1], command[1]
-        if what in b"ps":
+        what, slot = command[:1], command[1:]
+        if what in serve:
             if settings["numpy"] and "numpy" not in sys.modules:
-                importlib.import_module("numpy")
-            children[slot] = os.fork()
-            if children[slot] == 0:
-                _start_child(fds[0], what, settings)
-            os.close(fds[0])
+                importlib.import_module("numpy").random.seed(settings["seed"])
+                gc.freeze()
+            if any(step() for step in layers.enter):
+                raise OSError("no pid namespace")
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=fds[0])
+            if (pid := os.fork()) == 0:
+                start(sock, serve[what], layers.last[what], [ctl.fileno(), *layers.fds])
+            children[slot] = pid
+            sock.close()
         elif what == b"c":
-            ctl.sendall(struct.pack("!d", _cpu_seconds(children[slot])))
+            ctl.sendall(struct.pack("d", cpu_seconds(children[slot], settings["cpus"])))
         else:
-            pid = children.pop(slot)
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            _empty(folder)
+            for pid in [children.pop(slot)] if what else children.values():
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            empty(layers.folder)
+            if not what:
+                break
             ctl.sendall(b"d")
+    if not layers.active("mount namespace"):
+        os.rmdir(layers.folder)
 
 
-def _cpu_seconds(pid: int) -> float:
+def start(sock: socket.socket, serve: Callable, last: Sequence[Callable], others: Iterable[int]) -> None:
+    """The first steps of a forked process. Never returns."""
     try:
-        return time.clock_gettime((~pid << 3) | 2)  # Linux: the CPU clock of a process
-    except (OSError, AttributeError):
-        return -1.0
-
-
-def _empty(folder: str) -> None:
-    """Removes what a program left in the folder, without recursion: what lies deeper is first moved up."""
-    while names := os.listdir(folder):
-        for name in names:
-            path = os.path.join(folder, name)
-            if not os.path.isdir(path) or os.path.islink(path):
-                os.unlink(path)
-                continue
-            os.chmod(path, 0o700)
-            for inner in os.listdir(path):
-                os.rename(os.path.join(path, inner), os.path.join(folder, os.urandom(8).hex()))
-            os.rmdir(path)
-
-
-def _limit(settings: dict) -> None:
-    """Lowers the resource limits of this process and of all that it starts."""
-    wanted = {"AS": settings["memory_mb"] << 20, "CORE": 0, "FSIZE": 16 << 20, "NOFILE": 128}
-    for name, value in wanted.items():
-        kind = getattr(resource, f"RLIMIT_{name}")
-        hard = resource.getrlimit(kind)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (value, value))
-
-
-def _keep_only(fd: int) -> None:
-    os.closerange(3, fd)
-    os.closerange(fd + 1, 1 << 16)
-
-
-def _start_child(fd: int, what: bytes, settings: dict) -> None:
-    """The first steps of a forked process: its own session, one open socket, then program or script."""
-    try:
-        os.setsid()
-        _keep_only(fd)
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=fd)
-        import random
-
-        random.seed(settings["seed"])
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed(settings["seed"])
+        for fd in others:
+            os.close(fd)
+        if any(step() for step in last):
+            raise OSError("a layer cannot be put on")
         sock.sendall(b"+")
         gc.enable()
-        (_serve_program if what == b"p" else _serve_script)(sock)
-    except EOFError:
+        serve(sock)
+    except EOFError:  # the supervisor needs no more
         pass
     finally:
         os._exit(0)
 
 
-# ---- the supervisor: outside of every layer, one per worker ----
+def cpu_seconds(pid: int, cpus: Iterable[int]) -> float:
+    """CPU time of a process, which from now on may run on any of the cores: it takes long enough to be worth it."""
+    try:
+        os.sched_setaffinity(pid, cpus)
+        return time.clock_gettime((~pid << 3) | 2)  # Linux: the CPU clock of another process
+    except (OSError, AttributeError):
+        return 0.0
 
 
-class _Server:
+def empty(folder: str) -> None:
+    """Removes what a program left behind, without recursion: what lies deeper is first moved up."""
+    while names := os.listdir(folder):
+        for path in (os.path.join(folder, name) for name in names):
+            if os.path.isdir(path) and not os.path.islink(path):
+                os.chmod(path, 0o700)
+                for inner in os.listdir(path):
+                    os.rename(os.path.join(path, inner), os.path.join(folder, os.urandom(8).hex()))
+                os.rmdir(path)
+            else:
+                os.unlink(path)
+
+
+# ---- the supervisor: outside of every layer, one for each worker ----
+
+
+class Server:
     """A fork server, as its supervisor sees it."""
 
     def __init__(self, settings: dict):
         self.ctl, other = socket.socketpair()
         if os.fork() == 0:
-            self.ctl.close()
             try:
-                _fork_server(other, settings)
+                fork_server(other, settings)
             finally:
                 os._exit(1)
         other.close()
-        self.report = json.loads(_unpack(self.ctl)[0])
+        self.state = receive(self.ctl)
 
-    def command(self, what: bytes, slot: int, answer: int = 0, fds: Sequence[int] = ()) -> bytes:
-        socket.send_fds(self.ctl, [what + bytes([slot])], fds)
-        return _read(self.ctl, answer)
-
-
-class _Limit:
-    """CPU seconds and wall seconds of one call, measured from now. Calls of a few milliseconds cost no measurement.
-
-    wall: the benchmark's own limit in wall seconds, which then is the only one.
-    """
-
-    def __init__(self, timeout: float, wall: float | None = None):
-        now = time.monotonic()
-        self.timeout = timeout if wall is None else float("inf")
-        self.deadline, self.check_at = now + (3 * timeout + 1 if wall is None else wall), now + 0.02
-        self.cpu_before: float | None = None
-
-    def exceeded(self, child: _Child) -> bool:
-        now = time.monotonic()
-        if now < self.check_at:
-            return False
-        cpu = struct.unpack("!d", child.server.command(b"c", child.slot, answer=8))[0]
-        if self.cpu_before is None:
-            self.cpu_before = cpu
-        left = min(self.timeout - (cpu - self.cpu_before), self.deadline - now)
-        self.check_at = now + min(max(left, 0.005), 0.25)
-        return left <= 0
+    def command(self, what: bytes, slot: bytes, answer: int = 0, fds: Sequence[int] = ()) -> bytes:
+        socket.send_fds(self.ctl, [what + slot], fds)
+        data = self.ctl.recv(answer, socket.MSG_WAITALL) if answer else b""
+        if len(data) < answer:
+            raise EOFError("the fork server is gone")
+        return data
 
 
-class _Child:
-    """A process that runs a program (or a script); one request at a time, each within a limit."""
+class Child:
+    """A process that runs a program or a script; it answers one request at a time, each within limits."""
 
-    HEAD = struct.Struct("!4I")  # a reply is a message of three parts: nonce (8 bytes), kind (1), data
-
-    def __init__(self, server: _Server, what: bytes, slot: int, job: socket.socket):
-        self.server, self.slot, self.ready = server, slot, False
+    def __init__(self, server: Server, what: bytes, slot: bytes, trainer: select.poll):
+        self.server, self.slot, self.trainer, self.ready = server, slot, trainer, False
         self.sock, other = socket.socketpair()
         server.command(what, slot, fds=[other.fileno()])
         other.close()
-        self.poll = select.poll()
-        self.poll.register(self.sock, select.POLLIN)
-        self.poll.register(job, 0)  # tells only that the trainer is gone
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):  # one system call for each message, with no poll
+            self.sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", 0, 5000))
 
     def close(self) -> None:
         self.server.command(b"k", self.slot, answer=1)
@@ -392,164 +596,165 @@ class _Child:
             raise RuntimeError("a process could not be prepared for the program")
         self.sock.close()
 
-    def ask(self, parts: Sequence[bytes], limit: _Limit) -> tuple[bytes, bytes]:
-        """Sends a request; what came of it, and its data. After TIMEOUT and CRASH the child is of no further use."""
-        self.nonce = os.urandom(8)
-        return self.tell([self.nonce, *parts], limit)
+    def ask(self, request: Sequence[Any], timeout: float, cpu_before: float | None = None) -> bytes:
+        """The reply, TIMEOUT or CRASH; after these two the child is of no further use. CPU time counts from the first
+        measurement, after 20 ms, unless the caller knows what it was: quick requests cost no measurement."""
+        now = time.monotonic()
+        self.timeout, self.deadline, self.check_at = timeout, now + 3 * timeout + 1, now + min(timeout, 0.02)
+        self.nonce, self.cpu_before = os.urandom(8), cpu_before
+        return self.tell([self.nonce, *request])
 
-    def tell(self, parts: Sequence[bytes], limit: _Limit) -> tuple[bytes, bytes]:
-        self.sock.settimeout(max(limit.deadline - time.monotonic(), 0.001))
-        buffer = bytearray()
+    def tell(self, message: Any) -> bytes:
+        """`ask` within the limits of the last request: the answer to a script's own question."""
+        data, buffer = memoryview(frame(message)), bytearray()
         try:
-            self.sock.sendall(_pack(parts))
-            while (reply := self._parse(buffer)) is None:
-                events = self.poll.poll(max(1000 * (limit.check_at - time.monotonic()), 0) + 1)
-                if any(fd != self.sock.fileno() for fd, _ in events):
-                    os._exit(0)
-                if events:
-                    chunk = self.sock.recv(1 << 18)
-                    if not chunk:
-                        return CRASH, b""
-                    buffer += chunk
-                if limit.exceeded(self):
-                    return TIMEOUT, b""
+            while data or (reply := self.reply(buffer)) is None:
+                try:
+                    if data:
+                        data = data[self.sock.send(data) :]
+                    elif chunk := self.sock.recv(1 << 18):
+                        buffer += chunk
+                    else:
+                        return CRASH
+                except BlockingIOError:
+                    pass
+                if time.monotonic() > self.check_at and self.exceeded():
+                    return TIMEOUT
             return reply
-        except TimeoutError:
-            return TIMEOUT, b""
         except (ConnectionError, ValueError):
-            return CRASH, b""
+            return CRASH
 
-    def _parse(self, buffer: bytearray) -> tuple[bytes, bytes] | None:
+    def reply(self, buffer: bytearray) -> bytes | None:
         """The reply, None while it is not complete; ValueError for what is no reply to this very request."""
-        if not self.ready and buffer:
-            if buffer.pop(0) != ord("+"):
-                raise RuntimeError("a process spoke before it was ready")
-            self.ready = True
-        if len(buffer) < self.HEAD.size:
+        if buffer and not self.ready:
+            self.ready = buffer.pop(0) == ord("+")
+        if len(buffer) < HEAD.size:
             return None
-        *form, size = self.HEAD.unpack_from(buffer)
-        missing = self.HEAD.size + 9 + size - len(buffer)
-        if form != [3, 8, 1] or size > MAX_REPLY + 100 or missing < 0:
-            raise ValueError("not in the form of a reply")
-        if missing:
-            return None
-        body = bytes(buffer[self.HEAD.size :])
-        if body[:8] != self.nonce or body[8:9] not in (VALUE, RAISED, CALL, REFUTED):
-            raise ValueError("not the reply to this request")
-        return body[8:9], body[9:]
+        nonce, size = HEAD.unpack_from(buffer)
+        if nonce != self.nonce or not 0 < size <= 4 * MAX_REPLY or len(buffer) > HEAD.size + size:
+            raise ValueError("not a reply to this request")
+        return bytes(buffer[HEAD.size :]) if len(buffer) == HEAD.size + size else None
+
+    def exceeded(self) -> bool:
+        if self.trainer.poll(0):
+            os._exit(0)
+        (cpu,) = struct.unpack("d", self.server.command(b"c", self.slot, answer=8))
+        self.cpu_before = cpu if self.cpu_before is None else self.cpu_before
+        now = time.monotonic()
+        left = min(self.timeout - (cpu - self.cpu_before), self.deadline - now)
+        self.check_at = now + min(max(left, 0.005), 0.25)
+        return left <= 0
 
 
-class _Supervisor:
-    """Reads jobs of the trainer, one at a time, and answers each with the bytes that came of it."""
+class Supervisor:
+    """Answers jobs of the trainer, one at a time, with the replies that came of them."""
 
     def __init__(self, job: socket.socket, settings: dict):
-        self.job = job
-        # Both are started before any program is seen: what they are forked from must hold nothing worth finding.
-        self.servers = [_Server({**settings, "numpy": numpy}) for numpy in (False, True)]
-
-    def serve(self) -> None:
-        job = self.job
-        job.sendall(_pack([json.dumps(self.servers[0].report).encode()]))
+        self.trainer = select.poll()
+        self.trainer.register(job, 0)  # says only that the trainer is gone
+        # Both start before any program is seen: what they are forked from must hold nothing worth finding.
+        self.servers = [Server({**settings, "numpy": numpy}) for numpy in (False, True)]
+        job.sendall(frame(self.servers[0].state))
         while True:
-            mode, limits, *parts = _unpack(job)
-            timeout, *walls = json.loads(limits)
-            run = partial(self.run_script, timeout) if mode == b"script" else partial(
-                self.run_calls, int(mode), timeout, walls)
-            job.sendall(_pack(run(*parts)))
+            run, *arguments = receive(job)
+            job.sendall(frame({"quick": self.quick, "calls": self.calls, "script": self.script}[run](*arguments)))
 
-    def child(self, what: bytes, source: bytes, slot: int = 0) -> _Child:
-        return _Child(self.servers[b"numpy" in source], what, slot, self.job)
+    def child(self, what: bytes, source: str, slot: bytes = b"0") -> Child:
+        return Child(self.servers["numpy" in source], what, slot, self.trainer)
 
-    def run_calls(self, resumes: int, timeout: float, walls: list[float], source: bytes, entry: bytes,
-                  *calls: bytes) -> list[bytes]:  # fmt: skip
-        """What came of loading, then of each call; after a crash or a timeout the rest goes to a fresh process.
+    def quick(self, timeout: float, resumes: int, source: str, entry: str, calls: list[str]) -> list[bytes]:
+        """What came of loading, then of each call, all in one go; nothing unless that goes well and fast."""
+        child = self.child(b"p", source)
+        replies = child.ask(["all", source, entry, calls], min(timeout, QUICK), 0.0).split(b"\n")
+        child.close()
+        well = all(reply[:1] in (VALUE, RAISED) and len(reply) <= MAX_REPLY for reply in replies)
+        if well and len(replies) == (1 + len(calls) if replies[0][:1] == VALUE else 1):
+            return replies + [NOT_RUN] * (1 + len(calls) - len(replies))
+        return []
 
-        walls: nothing, or wall seconds for all calls together, then for each.
-        """
-        replies: list[bytes] = []
-        loaded, start = b"", time.monotonic()
+    def calls(self, timeout: float, resumes: int, source: str, entry: str, calls: list[str]) -> list[bytes]:
+        """The same one by one; after a crash or a timeout the rest goes to a fresh process."""
+        loaded, replies, room = b"", [], 4 * MAX_REPLY
         for _ in range(1 + resumes):
             child = self.child(b"p", source)
-            kind, data = child.ask([b"load", source, entry], _Limit(timeout))
-            loaded = loaded or kind + data
-            while kind in (VALUE, RAISED) and loaded[:1] == VALUE and len(replies) < len(calls):
-                wall = min(walls[0] + start - time.monotonic(), walls[1 + len(replies)]) if walls else None
-                kind, data = child.ask([b"call", calls[len(replies)]], _Limit(timeout, wall))
-                replies.append(kind + data)
+            reply = child.ask(["load", source, entry], timeout)
+            loaded = loaded or reply
+            while reply[:1] in (VALUE, RAISED) and loaded[:1] == VALUE and len(replies) < len(calls):
+                reply = child.ask(["call", calls[len(replies)]], timeout)
+                room -= len(reply)
+                replies.append(reply if room > 0 and len(reply) <= MAX_REPLY else VALUE + b'{"opaque":"too large"}')
             child.close()
             if loaded[:1] != VALUE or len(replies) == len(calls):
                 break
         return [loaded, *replies, *[NOT_RUN] * (len(calls) - len(replies))]
 
-    def run_script(self, timeout: float, source: bytes, entry: bytes, script: bytes) -> list[bytes]:
-        """The kind of what came of check(candidate). The limit holds for the whole script and all its calls."""
-        program, checker = self.child(b"p", source), self.child(b"s", script, slot=1)
-        kind, _ = program.ask([b"load", source, entry], _Limit(timeout))
-        if kind == VALUE:
-            limit, own_limit = _Limit(timeout), _Limit(timeout)
-            kind, data = checker.ask([script], own_limit)
-            while kind == CALL:
-                answer = program.ask([b"apply", data], limit)
-                if answer[0] not in (VALUE, RAISED):
-                    kind = answer[0]
-                    break
-                kind, data = checker.tell(answer, own_limit)
+    def script(self, timeout: float, source: str, entry: str, script: str) -> list[bytes]:
+        """What came of check(candidate). Each call has the limit, the script with all calls SCRIPT times as much."""
+        program, checker = self.child(b"q", source), self.child(b"s", script, b"1")
+        reply = program.ask(["load", source, entry], timeout)
+        if reply[:1] == VALUE:
+            reply = checker.ask([script, entry], SCRIPT * timeout)
+            while reply[:1] == CALL:
+                reply = program.ask(["apply", reply[1:]], timeout)
+                if reply[:1] in (VALUE, RAISED):
+                    reply = checker.tell(reply)
         program.close()
         checker.close()
-        return [kind]
+        return [reply[:1]]
 
 
-def _worker_main(fd: int, settings: dict) -> None:
-    """`python sandbox.py --worker FD SETTINGS`: becomes the supervisor of one worker."""
-    if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # the folder of this file is no place for the imports of a program
-    for name in PRELOADED:
-        importlib.import_module(name)
+def worker_main(fd: str, settings: str) -> None:
+    """What START runs: becomes the supervisor of one worker."""
+    settings = json.loads(settings)
+    register, os.register_at_fork = os.register_at_fork, lambda **_: None
+    importlib.import_module("random").seed(settings["seed"])  # the same numbers in every fork, no new seed
+    os.register_at_fork = register
+    if settings["cpu"] is not None:
+        os.sched_setaffinity(0, [settings["cpu"]])  # who takes turns does so faster on one core
     try:
-        _Supervisor(socket.socket(fileno=fd), settings).serve()
+        Supervisor(socket.socket(fileno=int(fd)), settings)
     except EOFError:
-        pass
+        pass  # the trainer is gone
 
 
 # ---- the trainer's side ----
 
+START = "import sys; sys.path[0] = sys.argv[2]; import sandbox; del sys.path[0]; sandbox.worker_main(*sys.argv[3:])"
+GOOD = ["calls", 10.0, 0, "def inc(x):\n    return x + 1\n", "inc", ["inc(1)"]], [VALUE + b"null", VALUE + b"2"]
+NUMBER = count()
 
-class _WorkerDown(Exception):
-    """A worker is gone, or does not answer."""
 
-
-class _Worker:
+class Worker:
     """A supervisor process, as the trainer sees it. Used by one thread at a time."""
 
     def __init__(self, settings: dict):
         self.sock, other = socket.socketpair()
-        flags = ["-s", "-P"] if sys.version_info >= (3, 11) else ["-s"]
         env = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONHASHSEED": str(settings["seed"]), "OMP_NUM_THREADS": "1",
-               "OPENBLAS_NUM_THREADS": "1", "LD_BIND_NOW": "1"}  # fmt: skip
-        command = [sys.executable, *flags, __file__, "--worker", str(other.fileno()), json.dumps(settings)]
+               "OPENBLAS_NUM_THREADS": "1"}  # fmt: skip
+        command = [sys.executable, "-s", "-c", START, "--worker", os.path.dirname(os.path.realpath(__file__))]
         self.errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            command, env=env, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.errors,
-            pass_fds=[other.fileno()], start_new_session=True,
+            [*command, str(other.fileno()), json.dumps(settings)], env=env, cwd="/", stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=self.errors, pass_fds=[other.fileno()], start_new_session=True,
         )  # fmt: skip
         other.close()
         try:
-            self.report = json.loads(self.request([], 60)[0])
-        except _WorkerDown as down:
+            self.state: dict[str, str] = self.request(None, 60)
+        except ConnectionError as down:
             raise SandboxError(f"a sandbox worker does not start: {down}") from None
 
-    def request(self, parts: Sequence[bytes], patience: float) -> list[bytes]:
-        """The answer to a job (to nothing: the greeting); _WorkerDown with the reason when there is none."""
+    def request(self, job: Any, patience: float) -> Any:
+        """The answer to a job (to None: the greeting); ConnectionError with the reason when there is none."""
         try:
             self.sock.settimeout(patience)
-            if parts:
-                self.sock.sendall(_pack(parts))
-            return _unpack(self.sock)
+            if job is not None:
+                self.sock.sendall(frame(job))
+            return receive(self.sock)
         except (OSError, EOFError) as error:
             self.close()
             self.errors.seek(0)
             said = self.errors.read()[-2000:].decode("utf-8", "replace").strip()
-            raise _WorkerDown(f"{error or type(error).__name__}, exit {self.process.returncode}: {said}") from None
+            raise ConnectionError(f"{error}, exit status {self.process.returncode}: {said}") from None
 
     def close(self) -> None:
         self.sock.close()
@@ -564,21 +769,25 @@ class Sandbox:
     """Workers that run programs. Every method may be called from several threads at once.
 
     workers: processes (default: one per core); timeout: CPU seconds per call, the wall limit is 3 * timeout + 1;
-    memory_mb: address space of a program, MiB.
+    memory_mb: address space of a program, MiB; require_isolation: SandboxError where a layer is missing.
     """
 
     def __init__(self, workers: int | None = None, timeout: float = 2.0, memory_mb: int = 1024,
-                 require_isolation: bool = False):  # fmt: skip
+                 require_isolation: bool = False, _without: Sequence[str] = ()):  # fmt: skip
         if sys.platform == "win32":
             raise SandboxError("the sandbox needs Linux (or macOS, with fewer layers): on Windows use WSL")
-        self.workers, self.timeout, self.memory_mb = workers or len(os.sched_getaffinity(0)), timeout, memory_mb
-        self.require_isolation = require_isolation
-        self._begin()
-        _BOXES.add(self)
+        cpus = sorted(os.sched_getaffinity(0)) if MACHINE else []
+        self.workers, self.timeout = workers or len(cpus) or os.cpu_count() or 1, float(timeout)
+        self.settings = {"memory_mb": memory_mb, "without": list(_without), "cpus": cpus}
+        self.begin()
+        missing = [f"{layer}: {state}" for layer, state in self.report().items() if state != "active"]
+        if require_isolation and missing:
+            self.close()
+            raise SandboxError(f"layers of the sandbox are missing: {'; '.join(missing)}")
 
-    def _begin(self) -> None:
-        self._pool = ThreadPoolExecutor(self.workers, thread_name_prefix="sandbox")
-        self._idle: dict[int, list[_Worker]] = {0: [], 1: []}  # by hash seed
+    def begin(self) -> None:
+        self.pid, self.threads, self.jobs = os.getpid(), [], queue.PriorityQueue()
+        self.idle: dict[int, list[Worker]] = {0: [], 1: []}  # by hash seed
 
     def __enter__(self) -> Sandbox:
         return self
@@ -588,85 +797,23 @@ class Sandbox:
 
     def close(self) -> None:
         """Ends all workers, after the jobs that were submitted."""
-        self._pool.shutdown()
-        for workers in self._idle.values():
-            while workers:
-                workers.pop().close()
+        for _ in self.threads:
+            self.jobs.put((2, next(NUMBER), None))
+        for thread in self.threads:
+            thread.join()
+        for worker in sum(self.idle.values(), []):
+            worker.close()
+        self.begin()
 
-    # -- jobs --
+    def report(self) -> dict[str, str]:
+        """Layer -> "active", or why it is missing on this machine."""
+        if not self.idle[0]:
+            self.idle[0].append(self.start(0))
+        return dict(self.idle[0][0].state)
 
-    def _execute(self, job: list[bytes], calls: int, seed: int = 0) -> list[bytes]:
-        """The answer of a worker. A job that takes its worker down is tried again alone on a fresh one; down again,
-        it is the program's fault if a known-good program passes (all its calls are crashes), else ours."""
-        patience = 30 + (calls + 2) * (3 * json.loads(job[1])[0] + 1) + sum(json.loads(job[1])[1:2])
-        for attempt in range(2):
-            worker = self._idle[seed].pop() if self._idle[seed] and attempt == 0 else self._start(seed)
-            try:
-                answer = worker.request(job, patience)
-            except _WorkerDown as down:
-                reason = str(down)
-                continue
-            self._idle[seed].append(worker)
-            return answer
-        self._probe(reason)
-        return [CRASH] * (1 + calls)
-
-    def _start(self, seed: int) -> _Worker:
-        return _Worker({"seed": seed, "memory_mb": self.memory_mb})
-
-    def _probe(self, reason: str) -> None:
-        worker = self._start(0)
-        try:
-            answer = worker.request([b"0", b"[10]", b"def inc(x):\n    return x + 1\n", b"inc", b"inc(1)"], 60)
-        except _WorkerDown as down:
-            answer = [str(down).encode()]
-        worker.close()
-        if answer != [VALUE + b"null", VALUE + b"2"]:
-            raise SandboxError(f"workers go down, also under a harmless program: {reason}; {answer!r}")
-
-    def _run(self, program: str, entry: str, calls: Sequence[str], seed: int = 0, resumes: int = RESUMES,
-             walls: Sequence[float] = ()):  # fmt: skip
-        texts = [text.encode("utf-8", "surrogatepass") for text in (program, entry, *calls)]
-        limits = json.dumps([self.timeout, *walls]).encode()
-        return self._execute([b"%d" % resumes, limits, *texts], len(calls), seed)
-
-    def _judge(self, program: str, entry: str, tests: Sequence[Any], resumes: int = RESUMES) -> Verdict:
-        parsed = [_parsed(test, entry) if isinstance(test, str) else test for test in tests]
-        calls = list(dict.fromkeys(test.call for test in parsed if test is not None))
-        loaded, *replies = self._run(program, entry, calls, resumes=resumes)
-        if loaded[:1] != VALUE:
-            return Verdict(False, [Status.ERROR] * len(tests))
-        values = {call: _value(reply) for call, reply in zip(calls, replies, strict=True)}
-        return Verdict(True, [Status.ERROR if test is None else _status(values[test.call], test) for test in parsed])
-
-    def _values(self, program: str, calls: Sequence[str], seed: int = 0, resumes: int = RESUMES,
-                walls: Sequence[float] = ()) -> list[Value]:  # fmt: skip
-        loaded, *replies = self._run(program, "", calls, seed, resumes, walls)
-        if loaded[:1] != VALUE:
-            return [_value(loaded)] * len(calls)
-        return [_value(reply) for reply in replies]
-
-    def _truth(self, program: str, calls: Sequence[str]) -> list[Value]:
-        distinct = list(dict.fromkeys(calls))
-        first = dict(zip(distinct, self._values(program, distinct, 0, len(distinct)), strict=True))
-        again = [call for call in reversed(distinct) if first[call].ok]
-        second = dict(zip(again, self._values(program, again, 1, len(again)), strict=True))
-        for call, value in second.items():
-            if not _same(first[call], value):
-                first[call] = Value(False, None, "nondeterministic")
-        return [first[call] for call in calls]
-
-    def _map(self, function: Any, items: Iterable[tuple]) -> list:
-        return [future.result() for future in [self._pool.submit(function, *item) for item in items]]
-
-    # -- what the trainer uses --
-
-    def judge(self, items: Iterable[tuple[str, str, Sequence[Any]]], resumes: int = RESUMES) -> list[Verdict]:
-        """[(program, entry point, [Test or assert source, ...]), ...] -> verdicts. Each distinct call runs once.
-
-        resumes: how many crashes and timeouts a program may have before its remaining tests are not run.
-        """
-        return self._map(partial(self._judge, resumes=resumes), items)
+    def judge(self, items: Iterable[tuple[str, str, Sequence[Any]]]) -> list[Verdict]:
+        """[(program, entry point, [Test or assert source, ...]), ...] -> verdicts. Each distinct call runs once."""
+        return results(self.verdict(*item) for item in items)
 
     def loads(self, items: Iterable[tuple[str, str]]) -> list[bool]:
         """[(program, entry point), ...] -> whether the module runs to its end and defines it as a callable."""
@@ -674,69 +821,119 @@ class Sandbox:
 
     def check(self, items: Iterable[tuple[str, Sequence[Any]]]) -> list[list[Status]]:
         """[(program, [Test or assert source, ...]), ...] -> statuses; what does not load or parse is an ERROR."""
-        return [future.result() for future in [self.submit(program, tests) for program, tests in items]]
+        return results(self.submit(program, tests) for program, tests in items)
 
     def submit(self, program: str, tests: Sequence[Any]) -> Future[list[Status]]:
-        """`check` for one program, without waiting."""
-        return self._pool.submit(lambda: self._judge(program, _entry_point(tests), tests).statuses)
+        """`check` of one program, without waiting."""
+        entry = next((test.call.partition("(")[0] for test in map(parsed, tests) if test is not None), "")
+        return self.verdict(program, entry, tests, lambda verdict: verdict.statuses)
 
     def values(self, items: Iterable[tuple[str, Sequence[str]]]) -> list[list[Value]]:
         """[(program, [call source, ...]), ...] -> what the calls return; a call is any expression, run in order."""
-        return self._map(self._values, items)
-
-    def timed_values(self, items: Iterable[tuple[str, Sequence[str], Sequence[float]]],
-                     total: float) -> list[list[Value]]:  # fmt: skip
-        """`values` under a benchmark's limits: [(program, calls, wall seconds of each call), ...], and `total` for all
-        calls of a program. Its first crash or timeout is its last call."""
-        return self._map(lambda program, calls, walls: self._values(program, calls, 0, 0, (total, *walls)), items)
+        return results(self.run(program, "", calls, values) for program, calls in items)
 
     def ground_truth(self, items: Iterable[tuple[str, Sequence[str]]]) -> list[list[Value]]:
-        """`values`, each call run twice: again in reverse order under another hash seed. A value that differs is none.
-
-        No number of hanging calls keeps the others from running.
-        """
-        return self._map(self._truth, items)
+        """`values`, but each call runs twice, the second time in reverse order under another hash seed: a value that
+        differs is none. No number of crashing or hanging calls keeps the others from running."""
+        items = [(program, list(calls)) for program, calls in items]
+        known = [dict.fromkeys(calls) for _, calls in items]
+        for seed in (0, 1):
+            rest = [[call for call in reversed(t) if t[call].ok] if seed else list(t) for t in known]
+            runs = [self.run(item[0], "", c, values, seed, len(c)) for item, c in zip(items, rest, strict=True)]
+            for table, calls, run in zip(known, rest, runs, strict=True):
+                for call, got in zip(calls, run.result(), strict=True):
+                    steady = not seed or (got.ok and same(table[call].value, got.value))
+                    table[call] = got if steady else Value(False, None, "nondeterministic")
+        return [[table[call] for call in calls] for table, (_, calls) in zip(known, items, strict=True)]
 
     def check_script(self, program: str, script: str, entry_point: str, timeout: float) -> Status:
-        """Runs the script's check(candidate) in a process of its own; timeout: CPU seconds of the whole script."""
-        texts = [text.encode("utf-8", "surrogatepass") for text in (program, entry_point, script)]
-        (kind,) = self._pool.submit(self._execute, [b"script", b"[%r]" % timeout, *texts], 0).result()
-        known = {VALUE: Status.PASS, REFUTED: Status.FAIL, TIMEOUT: Status.TIMEOUT}
-        return known.get(kind, Status.ERROR)
+        """Runs the script's check(candidate) in a process of its own. timeout: CPU seconds of each call."""
+        kinds = {VALUE: Status.PASS, REFUTED: Status.FAIL, TIMEOUT: Status.TIMEOUT}
+        job = ["script", float(timeout), program, entry_point, script]
+        return self.put(job, lambda answer: kinds.get(answer[0], Status.ERROR)).result()
 
-    def report(self) -> dict[str, str]:
-        """Layer -> "active" or why it is missing on this machine."""
-        return {}
+    def verdict(self, program: str, entry: str, tests: Sequence[Any], then: Callable = lambda it: it) -> Future:
+        """A future of what `then` makes of the verdict on a program."""
+        known = [parsed(test, entry) for test in tests]
+        calls = list(dict.fromkeys(test.call for test in known if test is not None))
+
+        def finish(answer: list[bytes]) -> Any:
+            if answer[0][:1] != VALUE:
+                return then(Verdict(False, [Status.ERROR] * len(tests)))
+            replies = dict(zip(calls, answer[1:], strict=True))
+            return then(Verdict(True, [status(replies[test.call], test) if test else Status.ERROR for test in known]))
+
+        return self.run(program, entry, calls, finish)
+
+    def run(self, program: str, entry: str, calls: Sequence[str], finish: Callable, seed=0, resumes=RESUMES) -> Future:
+        return self.put(["quick", self.timeout, resumes, program, entry, list(calls)], finish, seed)
+
+    def put(self, job: list, finish: Callable[[list[bytes]], Any], seed: int = 0) -> Future:
+        """A future of what `finish` makes of the answer to a job."""
+        if self.pid != os.getpid():  # a forked copy of the trainer: the workers belong to the original
+            self.begin()
+        future: Future = Future()
+        self.jobs.put((0, next(NUMBER), future, job, finish, seed))
+        while len(self.threads) < self.workers:
+            self.threads.append(threading.Thread(target=self.work, args=[self.jobs], daemon=True))
+            self.threads[-1].start()
+        return future
+
+    def work(self, jobs: queue.PriorityQueue) -> None:
+        while (item := jobs.get())[2] is not None:
+            _, number, future, job, finish, seed = item
+            try:
+                if answer := self.answer(job, seed):
+                    future.set_result(finish(answer))
+                else:  # no quick one: it waits until those that are have had their turn
+                    jobs.put((1, number, future, ["calls", *job[1:]], finish, seed))
+            except BaseException as error:
+                future.set_exception(error)
+
+    def answer(self, job: list, seed: int) -> list[bytes]:
+        """A worker's answer. A job that takes its worker down is tried again, alone on a fresh one; down again, it is
+        the program's fault (every call a crash) if a harmless program passes, else ours."""
+        calls = SCRIPT if job[0] == "script" else len(job[-1])
+        patience, reasons = 30 + (calls + RESUMES + 2) * (3 * job[1] + 1), []
+        while len(reasons) < 2:
+            worker = self.idle[seed].pop() if self.idle[seed] and not reasons else self.start(seed)
+            try:
+                answer = worker.request(job, patience)
+                self.idle[seed].append(worker)
+                return answer
+            except ConnectionError as down:
+                reasons.append(str(down))
+        try:
+            worker = self.start(seed)
+            good = worker.request(GOOD[0], 60)
+            worker.close()
+        except ConnectionError as down:
+            good = str(down)
+        if good != GOOD[1]:
+            raise SandboxError(f"workers go down: {reasons}; and what came of a harmless program is {good!r}")
+        return [CRASH] * (1 + calls)
+
+    def start(self, seed: int) -> Worker:
+        cpus = self.settings["cpus"]
+        return Worker({**self.settings, "seed": seed, "cpu": cpus[next(NUMBER) % len(cpus)] if cpus else None})
 
 
-_BOXES: weakref.WeakSet[Sandbox] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """In a forked copy of the trainer the workers belong to the original: start afresh."""
-    for box in _BOXES:
-        for workers in box._idle.values():
-            for worker in workers:
-                worker.sock.close()
-        box._begin()
+def results(futures: Iterable[Future]) -> list:
+    return [future.result() for future in list(futures)]
 
 
 @lru_cache(maxsize=4096)
-def _parsed(source: str, entry: str) -> Any:
-    return tasks.parse_assert(source, entry or None)
+def parsed(test: Any, entry: str = "") -> Any:
+    return tasks.parse_assert(test, entry or None) if isinstance(test, str) else test
 
 
-def _entry_point(tests: Sequence[Any]) -> str:
-    """The function that the first test calls; "" if no test parses."""
-    for test in tests:
-        test = _parsed(test, "") if isinstance(test, str) else test
-        if test is not None:
-            return test.call.partition("(")[0].strip()
-    return ""
+def values(answer: list[bytes]) -> list[Value]:
+    loaded, *replies = answer
+    return [value(reply if loaded[:1] == VALUE else loaded) for reply in replies]
 
 
-def _value(reply: bytes) -> Value:
-    """A reply as the trainer sees it. Its data is hostile: bounded in size and depth, and read as JSON."""
+def value(reply: bytes) -> Value:
+    """A reply as the trainer sees it. Its data is hostile: bounded in size, and read as JSON."""
     kind, data = reply[:1], reply[1:]
     if kind == RAISED:
         return Value(False, None, data.decode("utf-8", "replace")[:80])
@@ -744,24 +941,65 @@ def _value(reply: bytes) -> Value:
         return Value(False, None, {TIMEOUT: "timeout", NOT_RUN: "not_run"}.get(kind, "crash"))
     try:
         return Value(True, decode(json.loads(data)))
-    except (ValueError, TypeError, KeyError, RecursionError, MemoryError, OverflowError):
+    except MALFORMED:
         return Value(False, None, "malformed")
 
 
-def _status(value: Value, test: Any) -> Status:
+def status(reply: bytes, test: Any) -> Status:
     """The verdict on one test. Anything not proven is no pass."""
-    if value.ok:
-        return Status.PASS if tasks.holds(value.value, test) else Status.FAIL
-    return {"timeout": Status.TIMEOUT, "not_run": Status.NOT_RUN}.get(value.error, Status.ERROR)
+    return (cached_status if len(reply) < 1000 else cached_status.__wrapped__)(reply, test)
 
 
-def _same(a: Value, b: Value) -> bool:
-    if isinstance(a.value, Opaque) and isinstance(b.value, Opaque):
-        return a.value.type_name == b.value.type_name
-    return a.ok and b.ok and tasks.equal(a.value, b.value)
+@lru_cache(maxsize=16384)
+def cached_status(reply: bytes, test: Any) -> Status:
+    got = value(reply)
+    if got.ok:
+        return Status.PASS if tasks.holds(got.value, test) else Status.FAIL
+    return {"timeout": Status.TIMEOUT, "not_run": Status.NOT_RUN}.get(got.error, Status.ERROR)
 
 
-if AS_WORKER:
-    _worker_main(int(sys.argv[2]), json.loads(sys.argv[3]))
-elif hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+def same(a: Any, b: Any) -> bool:
+    return tasks.equal(a, b) or (isinstance(a, Opaque) and isinstance(b, Opaque) and a.type_name == b.type_name)
+
+
+# ---- python sandbox.py ----
+
+ACTS = """
+import ctypes, os, socket
+def libc(name, *args):
+    if getattr(ctypes.CDLL(None), name)(*args) == -1:
+        raise PermissionError(name)
+def gain_privileges():
+    if ctypes.CDLL(None).prctl(39, 0, 0, 0, 0) == 1:
+        raise PermissionError("no_new_privs is set")
+"""
+PROOFS = {  # layer: an act that it forbids, and the other layers that would forbid it too
+    "user namespace": ("os.setgroups([0])", ["no capabilities"]),
+    "mount namespace": ("os.chmod(os.__file__, os.stat(os.__file__).st_mode)", ["seccomp"]),
+    "network namespace": ("socket.create_connection(('127.0.0.1', {port}), 1).close()", ["seccomp", "landlock"]),
+    "ipc namespace": ("libc('shmget', {key}, 1, 0)", ["seccomp"]),
+    "pid namespace": ("os.kill({pid}, 0)", ["seccomp", "landlock"]),
+    "no new privileges": ("gain_privileges()", []),
+    "landlock": ("os.listdir('/')", []),
+    "no capabilities": ("os.setgroups([0])", ["user namespace"]),
+    "seccomp": ("os.waitpid(os.fork() or os._exit(0), 0)", []),
+    "resource limits": ("len(bytearray({memory}))", []),
+}
+
+
+def main() -> None:
+    """Prints the state of each layer on this machine, and what came of an act that it forbids."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    key, memory_mb = 0x5EC0DE, 256
+    segment = LIBC.shmget(key, 1, 0o1600)
+    known = {"port": listener.getsockname()[1], "key": key, "pid": os.getpid(), "memory": 2 * memory_mb << 20}
+    for layer, (template, others) in PROOFS.items():
+        act = template.format(**known)
+        with Sandbox(1, memory_mb=memory_mb, _without=others) as box:
+            got = box.values([(ACTS, [act])])[0][0]
+            print(f"{layer:18} {box.report()[layer]:8} {act:62} {'ALLOWED' if got.ok else 'refused: ' + got.error}")
+    LIBC.shmctl(segment, 0, None)
+
+
+if __name__ == "__main__":
+    main()
