@@ -227,7 +227,7 @@ def sample(player: Player, prompts: list[list[int]], n: int, limit: int, cfg: Co
            on_group: Callable[[int, list[Sample]], None] = lambda index, samples: None) -> list[list[Sample]]:
     """n samples for every prompt; on_group hears of each prompt as soon as its n samples are there."""
     label = ("programs", "suites")[role]
-    with tqdm(total=len(prompts), desc=label, unit="prompt", leave=False, disable=not sys.stderr.isatty()) as bar:
+    with tqdm(total=len(prompts), desc=label, unit="prompt", leave=False, disable=None) as bar:
 
         def heard(index: int, samples: list[Sample]) -> None:
             bar.update()
@@ -778,7 +778,7 @@ def train(run: Run, stop: Stop) -> None:
     coder, tester = run.players["coder"], run.players.get("tester", run.players["coder"])
     held = load_questions(cfg.eval_questions) if cfg.eval_questions and cfg.eval_every else []
     steps = range(run.step + 1, cfg.steps + 1)
-    for step in tqdm(steps, initial=run.step, total=cfg.steps, desc=cfg.name, unit="step"):
+    for step in tqdm(steps, initial=run.step, total=cfg.steps, desc=cfg.name, unit="step", disable=None):
         clock = Clock()
         epoch, batch = batch_of(run.questions, step, cfg)
         row: dict = {"step": step, "epoch": epoch}
