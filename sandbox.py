@@ -27,6 +27,7 @@ import gc
 import importlib
 import json
 import marshal
+import math
 import os
 import resource
 import select
@@ -596,12 +597,13 @@ class Child:
             raise RuntimeError("a process could not be prepared for the program")
         self.sock.close()
 
-    def ask(self, request: Sequence[Any], timeout: float, cpu_before: float | None = None) -> bytes:
+    def ask(self, request: Sequence[Any], timeout: float, cpu_before: float | None = None, wall: float | None = None):
         """The reply, TIMEOUT or CRASH; after these two the child is of no further use. CPU time counts from the first
-        measurement, after 20 ms, unless the caller knows what it was: quick requests cost no measurement."""
+        measurement, after 20 ms, unless the caller knows what it was: quick requests cost no measurement. A wall limit
+        of the caller's is the only limit."""
         now = time.monotonic()
-        self.timeout, self.deadline, self.check_at = timeout, now + 3 * timeout + 1, now + min(timeout, 0.02)
-        self.nonce, self.cpu_before = os.urandom(8), cpu_before
+        self.timeout, self.deadline = (timeout, now + 3 * timeout + 1) if wall is None else (math.inf, now + wall)
+        self.nonce, self.cpu_before, self.check_at = os.urandom(8), cpu_before, now + min(timeout, 0.02)
         return self.tell([self.nonce, *request])
 
     def tell(self, message: Any) -> bytes:
@@ -662,7 +664,7 @@ class Supervisor:
     def child(self, what: bytes, source: str, slot: bytes = b"0") -> Child:
         return Child(self.servers["numpy" in source], what, slot, self.trainer)
 
-    def quick(self, timeout: float, resumes: int, source: str, entry: str, calls: list[str]) -> list[bytes]:
+    def quick(self, timeout: float, source: str, entry: str, calls: list[str], *_: Any) -> list[bytes]:
         """What came of loading, then of each call, all in one go; nothing unless that goes well and fast."""
         child = self.child(b"p", source)
         replies = child.ask(["all", source, entry, calls], min(timeout, QUICK), 0.0).split(b"\n")
@@ -672,15 +674,17 @@ class Supervisor:
             return replies + [NOT_RUN] * (1 + len(calls) - len(replies))
         return []
 
-    def calls(self, timeout: float, resumes: int, source: str, entry: str, calls: list[str]) -> list[bytes]:
-        """The same one by one; after a crash or a timeout the rest goes to a fresh process."""
-        loaded, replies, room = b"", [], 4 * MAX_REPLY
+    def calls(self, timeout: float, source: str, entry: str, calls: list[str], resumes: int, *walls: float) -> list:
+        """The same one by one; after a crash or a timeout the rest goes to a fresh process. walls: none, or wall
+        seconds for all calls together, then for each."""
+        loaded, replies, room, begun = b"", [], 4 * MAX_REPLY, time.monotonic()
         for _ in range(1 + resumes):
             child = self.child(b"p", source)
             reply = child.ask(["load", source, entry], timeout)
             loaded = loaded or reply
             while reply[:1] in (VALUE, RAISED) and loaded[:1] == VALUE and len(replies) < len(calls):
-                reply = child.ask(["call", calls[len(replies)]], timeout)
+                wall = min(walls[0] + begun - time.monotonic(), walls[1 + len(replies)]) if walls else None
+                reply = child.ask(["call", calls[len(replies)]], timeout, wall=wall)
                 room -= len(reply)
                 replies.append(reply if room > 0 and len(reply) <= MAX_REPLY else VALUE + b'{"opaque":"too large"}')
             child.close()
@@ -720,7 +724,7 @@ def worker_main(fd: str, settings: str) -> None:
 # ---- the trainer's side ----
 
 START = "import sys; sys.path[0] = sys.argv[2]; import sandbox; del sys.path[0]; sandbox.worker_main(*sys.argv[3:])"
-GOOD = ["calls", 10.0, 0, "def inc(x):\n    return x + 1\n", "inc", ["inc(1)"]], [VALUE + b"null", VALUE + b"2"]
+GOOD = ["calls", 10.0, "def inc(x):\n    return x + 1\n", "inc", ["inc(1)"], 0], [VALUE + b"null", VALUE + b"2"]
 NUMBER = count()
 
 
@@ -811,9 +815,12 @@ class Sandbox:
             self.idle[0].append(self.start(0))
         return dict(self.idle[0][0].state)
 
-    def judge(self, items: Iterable[tuple[str, str, Sequence[Any]]]) -> list[Verdict]:
-        """[(program, entry point, [Test or assert source, ...]), ...] -> verdicts. Each distinct call runs once."""
-        return results(self.verdict(*item) for item in items)
+    def judge(self, items: Iterable[tuple[str, str, Sequence[Any]]], resumes: int = RESUMES) -> list[Verdict]:
+        """[(program, entry point, [Test or assert source, ...]), ...] -> verdicts. Each distinct call runs once.
+
+        resumes: how many crashes and timeouts a program may have before its remaining tests are not run.
+        """
+        return results(self.verdict(*item, resumes) for item in items)
 
     def loads(self, items: Iterable[tuple[str, str]]) -> list[bool]:
         """[(program, entry point), ...] -> whether the module runs to its end and defines it as a callable."""
@@ -826,11 +833,16 @@ class Sandbox:
     def submit(self, program: str, tests: Sequence[Any]) -> Future[list[Status]]:
         """`check` of one program, without waiting."""
         entry = next((test.call.partition("(")[0] for test in map(parsed, tests) if test is not None), "")
-        return self.verdict(program, entry, tests, lambda verdict: verdict.statuses)
+        return self.verdict(program, entry, tests, RESUMES, lambda verdict: verdict.statuses)
 
     def values(self, items: Iterable[tuple[str, Sequence[str]]]) -> list[list[Value]]:
         """[(program, [call source, ...]), ...] -> what the calls return; a call is any expression, run in order."""
         return results(self.run(program, "", calls, values) for program, calls in items)
+
+    def timed_values(self, items: Iterable[tuple[str, Sequence[str], Sequence[float]]], total: float) -> list:
+        """`values` under a benchmark's limits: [(program, calls, wall seconds of each call), ...], and `total` for all
+        calls of a program. Its first crash or timeout is its last call."""
+        return results(self.run(program, "", calls, values, 0, total, *walls) for program, calls, walls in items)
 
     def ground_truth(self, items: Iterable[tuple[str, Sequence[str]]]) -> list[list[Value]]:
         """`values`, but each call runs twice, the second time in reverse order under another hash seed: a value that
@@ -839,7 +851,7 @@ class Sandbox:
         known = [dict.fromkeys(calls) for _, calls in items]
         for seed in (0, 1):
             rest = [[call for call in reversed(t) if t[call].ok] if seed else list(t) for t in known]
-            runs = [self.run(item[0], "", c, values, seed, len(c)) for item, c in zip(items, rest, strict=True)]
+            runs = [self.run(item[0], "", c, values, len(c), seed=seed) for item, c in zip(items, rest, strict=True)]
             for table, calls, run in zip(known, rest, runs, strict=True):
                 for call, got in zip(calls, run.result(), strict=True):
                     steady = not seed or (got.ok and same(table[call].value, got.value))
@@ -852,7 +864,7 @@ class Sandbox:
         job = ["script", float(timeout), program, entry_point, script]
         return self.put(job, lambda answer: kinds.get(answer[0], Status.ERROR)).result()
 
-    def verdict(self, program: str, entry: str, tests: Sequence[Any], then: Callable = lambda it: it) -> Future:
+    def verdict(self, program: str, entry: str, tests: Sequence[Any], resumes: int, then=lambda it: it) -> Future:
         """A future of what `then` makes of the verdict on a program."""
         known = [parsed(test, entry) for test in tests]
         calls = list(dict.fromkeys(test.call for test in known if test is not None))
@@ -863,10 +875,12 @@ class Sandbox:
             replies = dict(zip(calls, answer[1:], strict=True))
             return then(Verdict(True, [status(replies[test.call], test) if test else Status.ERROR for test in known]))
 
-        return self.run(program, entry, calls, finish)
+        return self.run(program, entry, calls, finish, resumes)
 
-    def run(self, program: str, entry: str, calls: Sequence[str], finish: Callable, seed=0, resumes=RESUMES) -> Future:
-        return self.put(["quick", self.timeout, resumes, program, entry, list(calls)], finish, seed)
+    def run(self, program: str, entry: str, calls: Sequence[str], finish: Callable, *rules: float, seed=0) -> Future:
+        """A future of what `finish` makes of the replies; rules: number of resumes, then the wall limits if any."""
+        job = ["calls" if rules[1:] else "quick", self.timeout, program, entry, list(calls), *(rules or [RESUMES])]
+        return self.put(job, finish, seed)
 
     def put(self, job: list, finish: Callable[[list[bytes]], Any], seed: int = 0) -> Future:
         """A future of what `finish` makes of the answer to a job."""
@@ -893,8 +907,8 @@ class Sandbox:
     def answer(self, job: list, seed: int) -> list[bytes]:
         """A worker's answer. A job that takes its worker down is tried again, alone on a fresh one; down again, it is
         the program's fault (every call a crash) if a harmless program passes, else ours."""
-        calls = SCRIPT if job[0] == "script" else len(job[-1])
-        patience, reasons = 30 + (calls + RESUMES + 2) * (3 * job[1] + 1), []
+        calls, total = (3 * SCRIPT, 0) if job[0] == "script" else (len(job[4]), sum(job[6:7]))
+        patience, reasons = 30 + (2 * calls + 2) * (3 * job[1] + 1) + total, []
         while len(reasons) < 2:
             worker = self.idle[seed].pop() if self.idle[seed] and not reasons else self.start(seed)
             try:
