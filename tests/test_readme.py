@@ -1,0 +1,38 @@
+"""What the README says that can be run or counted."""
+
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from codea1 import memory_bytes
+from tasks import load_questions
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+SIZES = {"0.5B": 494_032_768, "1.5B": 1_543_714_304, "3B": 3_085_938_688, "7B": 7_615_616_512}
+
+
+def test_the_kodcode_block_writes_questions_that_load(tmp_path, monkeypatch):
+    row = {"question_id": "K1", "question": "Add one to x.", "solution": "def inc(x):\n    return x + 1\n",
+           "test": "from solution import inc\n\ndef test_one():\n    assert inc(1) == 2\n    assert inc(2) > 2\n",
+           "test_info": [{"function_name": "inc"}]}
+    two = {**row, "question_id": "K2", "test_info": [{"function_name": "inc"}, {"function_name": "dec"}]}
+    stub = types.ModuleType("datasets")
+    stub.load_dataset = lambda name, split: [row, two]
+    monkeypatch.setitem(sys.modules, "datasets", stub)
+    monkeypatch.chdir(tmp_path)
+    block = next(b for b in re.findall(r"```python\n(.*?)```", README, re.S) if "KodCode" in b)
+    exec(block, {})
+    (question,) = load_questions("kodcode.jsonl")
+    assert (question.id, question.entry_point, question.tests) == ("K1", "inc", ("assert inc(1) == 2",))
+    assert question.reference == row["solution"] and "inc" in question.prompt
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_memory_table_is_the_formula(size):
+    cells = next(line for line in README.splitlines() if line.startswith(f"| {size} |")).split("|")[3:6]
+    n = SIZES[size]
+    want = [memory_bytes(n, n, 2, False, 1), memory_bytes(n, n, 2, True, 1), 2 * n * (2 + 4 + 8)]
+    assert [float(cell.split()[0]) for cell in cells] == pytest.approx([w / 2**30 for w in want], abs=0.06)
