@@ -16,8 +16,9 @@ Letters: G groups, n replies of a group, N tokens of a micro-batch, R replies, S
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -153,7 +154,7 @@ def pack(groups: Sequence[Group], device: torch.device) -> Pack:
     sees = torch.cat(((left >= 0)[:, None].expand(-1, r_max, -1), sees_itself), 2)
     p_where = torch.arange(len(groups))[:, None] * p_max + p_grid
     r_where = len(groups) * p_max + torch.arange(len(owner))[:, None] * r_max + r_grid
-    before = torch.cat(((p_start + p_len - 1)[owner][:, None], reply_rows), 1)  # (R, 1 + T) the prompt's end comes first
+    before = torch.cat(((p_start + p_len - 1)[owner][:, None], reply_rows), 1)  # (R, 1 + T), the prompt's end first
     predicted = torch.cat((torch.ones_like(live[:, :1]), live), 1)
     positions = [torch.arange(len(p)) for p in prompts]
     positions += [torch.arange(n) + start for n, start in zip(r_len.tolist(), p_len[owner].tolist(), strict=True)]
@@ -199,58 +200,60 @@ def padded_tokens(groups: Sequence[Group]) -> int:
 # ---------------------------------------------------------------- logits, a chunk at a time
 
 
-def chunks(states: Tensor, head: Tensor) -> Iterator[slice]:
-    """Slices of S so that (slice, V) stays under CHUNK_NUMBERS."""
-    size = max(CHUNK_NUMBERS // len(head), 1)
-    return (slice(start, start + size) for start in range(0, len(states), size))
+def chunks(count: int, width: int) -> Iterator[slice]:
+    """Slices of `count` tokens whose (slice, width) logits stay under CHUNK_NUMBERS."""
+    size = max(CHUNK_NUMBERS // width, 1)
+    return (slice(start, start + size) for start in range(0, count, size))
 
 
 @torch.no_grad()
 def token_logprobs(states: Tensor, head: Tensor, targets: Tensor, temperature: float) -> Tensor:
     """Float32 log-probs (S,) of targets (S,) under softmax(states (S, D) @ head.T / temperature), head (V, D)."""
     out = torch.empty(len(states), dtype=torch.float32, device=states.device)
-    for part in chunks(states, head):
+    for part in chunks(len(states), len(head)):
         logits = F.linear(states[part], head).float() / temperature
         out[part] = logits.gather(1, targets[part, None])[:, 0] - logits.logsumexp(1)
     return out
 
 
 @torch.no_grad()
-def loss_through_head(states: Tensor, head: Tensor, head_grad: Tensor, targets: Tensor, temperature: float,
-                      loss_of) -> tuple[Tensor, Tensor, Tensor, list[dict]]:
-    """Loss and its gradient by the states, without the logits of all tokens at once.
+def loss_through_head(
+    states: Tensor, head: Tensor, head_grad: Tensor, targets: Tensor, temperature: float,
+    loss_of: Callable[[slice, Tensor], tuple[Tensor, dict]],
+) -> tuple[Tensor, Tensor, list[dict]]:
+    """Loss, its gradient by the states (S, D), and stats; the gradient by the head is added to head_grad (V, D).
 
-    loss_of(part, logp (C, 1)) gives loss and stats of a slice of tokens. Returns loss, gradient (S, D), log-probs (S,)
-    and the stats of every chunk; the gradient by the head is added to head_grad (V, D).
+    loss_of(slice, log-probs (C, 1)) gives the share of the loss, and stats, of a slice of tokens. As no token's loss
+    needs another's log-prob, a chunk goes forward and backward before the next, and no logits outlive it.
     """
     loss, stats = torch.zeros((), device=states.device), []
-    grad, logps = torch.empty_like(states), torch.empty(len(states), device=states.device)
-    for part in chunks(states, head):
+    grad = torch.empty_like(states)
+    for part in chunks(len(states), len(head)):
+        target = targets[part, None]
         logits = F.linear(states[part], head).float() / temperature
         total = logits.logsumexp(1, keepdim=True)
         with torch.enable_grad():
-            logp = (logits.gather(1, targets[part, None]) - total).requires_grad_()
+            logp = (logits.gather(1, target) - total).requires_grad_()
             part_loss, part_stats = loss_of(part, logp)
-            (slope,) = torch.autograd.grad(part_loss, logp)  # (C, 1)
-        slope = slope / temperature
-        by_logits = (logits - total).exp_().mul_(-slope).scatter_add_(1, targets[part, None], slope).to(head.dtype)
+            slope = torch.autograd.grad(part_loss, logp)[0] / temperature  # (C, 1)
+        # d logp / d logits = one-hot of the target - softmax
+        by_logits = (logits - total).exp_().mul_(-slope).scatter_add_(1, target, slope).to(head.dtype)
         grad[part] = by_logits @ head
-        head_grad.addmm_(by_logits.T, states[part]) if head_grad.dtype == head.dtype else head_grad.add_(
-            by_logits.T @ states[part])
-        loss, logps[part] = loss + part_loss.detach(), logp.detach()[:, 0]
+        head_grad += by_logits.T @ states[part]
+        loss += part_loss.detach()
         stats.append(part_stats)
-    return loss, grad, logps, stats
+    return loss, grad, stats
 
 
 # ---------------------------------------------------------------- policy
 
 
 class Policy:
-    """A model that learns: its float32 masters and moments, its schedule, and the frozen model that KL is measured to.
+    """A model that learns: float32 masters and moments, a schedule, and the frozen model that KL is measured to.
 
     reference: may be shared by several policies; None makes a frozen copy (none if kl_coef is 0). micro_tokens: tokens
     of one forward and backward pass. checkpointing: recompute layers instead of keeping their activations. offload:
-    between steps the optimiser's state waits in host memory. Memory in bytes per parameter: README.
+    between steps masters and moments wait in host memory. A model not in float32 has separate masters.
     """
 
     def __init__(
@@ -265,10 +268,10 @@ class Policy:
         if not temperature > 0:
             raise ValueError(f"temperature must be > 0 to take log-probs at it, got {temperature}")
         self.model, self.lr, self.steps, self.warmup = model.requires_grad_(True), lr, steps, warmup
-        self.max_grad_norm, self.kl_coef, self.temperature = max_grad_norm, kl_coef, temperature
+        self.max_grad_norm, self.temperature, self.micro_tokens = max_grad_norm, temperature, micro_tokens
         self.loss = {"clip_low": clip_low, "clip_high": clip_high, "dual_clip": dual_clip, "kl_coef": kl_coef}
-        self.vocab_size, self.micro_tokens = vocab_size or model.config.vocab_size, micro_tokens
-        self.checkpointing, self.offload = checkpointing, offload
+        self.vocab_size = vocab_size or model.config.vocab_size
+        self.checkpointing, self.offload, self.device = checkpointing, offload, model.head.device
         if reference is None and kl_coef:
             reference = copy.deepcopy(model).requires_grad_(False)
         self.reference = reference if kl_coef else None
@@ -276,10 +279,11 @@ class Policy:
         self.masters = [p if p.dtype == torch.float32 else p.detach().float() for p in self.params]
         for p, master in zip(self.params, self.masters, strict=True):
             if p is not master:
-                p.register_post_accumulate_grad_hook(lambda p, master=master: accumulate(p, master))
-        fused = model.device.type in ("cpu", "cuda")
+                p.register_post_accumulate_grad_hook(partial(move_gradient, master=master))
+        fused = self.device.type in ("cpu", "cuda")
         self.optimizer = torch.optim.AdamW(self.masters, lr, betas, eps, weight_decay, fused=fused)
-        self.t = self.skipped_in_a_row = self.skipped = 0
+        self.pinned: dict[int, Tensor] = {}  # host copies of what `offload` moves
+        self.t = self.skipped = self.skipped_in_a_row = 0
 
     def lr_at(self, t: int) -> float:
         """Learning rate of step t = 1, 2, ..., steps: linear warm-up, then a cosine that is 0 when the run is over."""
@@ -296,12 +300,17 @@ class Policy:
         self.t += 1
         self.optimizer.param_groups[0]["lr"] = self.lr_at(self.t)
         batches = [self.prepare(groups, first=i == 0) for i, groups in enumerate(minibatches)]
-        return [self.update(batch) for batch in batches]
+        if self.offload:
+            self.move_state(self.device)
+        stats = [self.update(batch) for batch in batches]
+        if self.offload:
+            self.move_state(torch.device("cpu"))
+        return stats
 
     def prepare(self, groups: Sequence[Group], first: bool) -> list[tuple[Pack, Tensor | None, Tensor | None]]:
         """A minibatch's packs with their old (None for the first minibatch) and reference log-probs."""
         groups = [g for g in groups if g.samples]
-        packs = [pack(part, self.model.device) for part in micro_batches(groups, self.micro_tokens)]
+        packs = [pack(part, self.device) for part in micro_batches(groups, self.micro_tokens)]
         return [(p, None if first else self.logprobs(self.model, p),
                  self.logprobs(self.reference, p) if self.reference else None) for p in packs]
 
@@ -318,7 +327,7 @@ class Policy:
             return UpdateStats(0.0, 0.0, 0.0, 0.0, 0.0, 0, False)
         for master in self.masters:
             master.grad = torch.zeros_like(master)
-        losses, stats = zip(*(self.backward(*part, tokens) for part in batch), strict=True)
+        parts = [self.backward(*part, tokens) for part in batch]
         norm = torch.nn.utils.get_total_norm([master.grad for master in self.masters])
         skipped = not bool(norm.isfinite())
         if not skipped:
@@ -331,25 +340,25 @@ class Policy:
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if skipped else 0
         if self.skipped_in_a_row >= SKIP_LIMIT:
             raise FloatingPointError(f"step {self.t}: the gradient was not finite {SKIP_LIMIT} times in a row")
-        flat = [s for part in stats for s in part]
-        kl, clip_fraction = (float(sum(s[name] for s in flat)) for name in ("kl", "clip_fraction"))
-        ratio_max = float(max(s["ratio_max"] for s in flat))
-        return UpdateStats(float(sum(losses)), kl, clip_fraction, ratio_max, float(norm), tokens, skipped)
+        stats = [s for _, part in parts for s in part]
+        kl, clip_fraction = (float(sum(s[name] for s in stats)) for name in ("kl", "clip_fraction"))
+        ratio_max = float(max(s["ratio_max"] for s in stats))
+        loss = float(sum(loss for loss, _ in parts))
+        return UpdateStats(loss, kl, clip_fraction, ratio_max, float(norm), tokens, skipped)
 
     def backward(self, p: Pack, old: Tensor | None, ref: Tensor | None, tokens: int) -> tuple[Tensor, list[dict]]:
         """Add a micro-batch's share of the minibatch's gradient. Returns its share of the loss, and stats."""
-        states = self.model.hidden(p.ids, p.positions, p.attend, self.checkpointing)[0][p.source]
 
         def loss_of(part: slice, logp: Tensor) -> tuple[Tensor, dict]:
-            before = logp.detach() if old is None else old[part, None]
-            reference = None if ref is None else ref[part, None]
-            return grpo_loss(logp, before, reference, p.advantages[part], torch.ones_like(logp), **self.loss,
-                             total_tokens=tokens)
+            before, frozen = logp.detach() if old is None else old[part, None], None if ref is None else ref[part, None]
+            live = torch.ones_like(logp)
+            return grpo_loss(logp, before, frozen, p.advantages[part], live, **self.loss, total_tokens=tokens)
 
+        states = self.model.hidden(p.ids, p.positions, p.attend, self.checkpointing)[0][p.source]
         head = self.model.head
         head_grad = next(m.grad for q, m in zip(self.params, self.masters, strict=True) if q is head)
-        loss, grad, _, stats = loss_through_head(states, head[:self.vocab_size], head_grad[:self.vocab_size], p.targets,
-                                                 self.temperature, loss_of)
+        loss, grad, stats = loss_through_head(states, head[:self.vocab_size], head_grad[:self.vocab_size], p.targets,
+                                              self.temperature, loss_of)
         states.backward(grad)
         return loss, stats
 
@@ -360,13 +369,27 @@ class Policy:
             if p is not master:
                 p.copy_(master)
 
+    def move_state(self, device: torch.device) -> None:
+        """Take moments, and masters that are not the model's own weights, to the device or to pinned host memory."""
+        own = [m for p, m in zip(self.params, self.masters, strict=True) if p is not m]
+        moments = [s[name] for s in self.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+        for i, tensor in enumerate([*own, *moments]):
+            if device.type == "cpu" and tensor.device.type != "cpu":
+                self.pinned.setdefault(i, torch.empty_like(tensor, device="cpu", pin_memory=True))
+                tensor.data = self.pinned[i].copy_(tensor, non_blocking=True)
+            elif tensor.device != device:
+                tensor.data = tensor.to(device, non_blocking=True)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
     def state_dict(self) -> dict:
-        """Everything that a resumed run needs beside the start model: masters, moments, schedule, counters."""
+        """What a resumed run needs beside the start model: masters, moments, schedule, counters."""
         return {"masters": [m.detach() for m in self.masters], "optimizer": self.optimizer.state_dict(), "t": self.t,
                 "skipped": self.skipped, "skipped_in_a_row": self.skipped_in_a_row}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict) -> None:
+        """Go on where state_dict was taken. Build the Policy on the start model first: it is the KL's reference."""
         for master, saved in zip(self.masters, state["masters"], strict=True):
             master.copy_(saved)
         self.optimizer.load_state_dict(state["optimizer"])
@@ -374,7 +397,7 @@ class Policy:
         self.publish()
 
 
-def accumulate(p: Tensor, master: Tensor) -> None:
-    """Move a parameter's fresh gradient into its float32 master's."""
+def move_gradient(p: Tensor, master: Tensor) -> None:
+    """Add a parameter's fresh gradient to its float32 master's, and free it."""
     master.grad += p.grad
     p.grad = None

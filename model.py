@@ -9,8 +9,7 @@ q, k and v. What a checkpoint asks for beyond that is refused by name.
     prompt = tokenizer.encode_chat([{"role": "user", "content": "Write is_even(n)."}])
     samples = generate(model, [prompt], n=8, eos_ids=tokenizer.eos_ids, vocab_size=len(tokenizer))
 
-Letters: B batch, T tokens, H query heads, K key/value heads, D head size, V vocabulary; in the sampler S slots, C cache
-columns.
+Letters: B batch, T tokens, H query heads, K key/value heads, D head size, V vocabulary; S slots, C cache columns.
 """
 
 import json
@@ -83,25 +82,25 @@ class Config:
 
 def refuse_unsupported(raw: dict) -> None:
     """ValueError, by name, for what the model below would compute wrongly."""
-    if raw.get("model_type") != "qwen2":
-        raise ValueError(f"model_type {raw.get('model_type')!r} is not supported: this is a qwen2 model only")
-    if raw.get("hidden_act", "silu") != "silu":
-        raise ValueError(f"hidden_act {raw['hidden_act']!r} is not supported, only silu")
-    if raw.get("use_sliding_window") or "sliding_attention" in (raw.get("layer_types") or []):
-        raise ValueError("sliding window attention (use_sliding_window) is not supported")
-    if raw.get("attention_dropout"):
-        raise ValueError(f"attention_dropout {raw['attention_dropout']} is not supported, only 0")
-    for key in ("rope_scaling", "rope_parameters"):
-        rope = raw.get(key) or {}
-        kind = rope.get("rope_type", rope.get("type", "default"))
-        if kind != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0:
-            raise ValueError(f"RoPE scaling is not supported: {key} asks for {kind!r}")
+    rope = (raw.get("rope_scaling") or {}) | (raw.get("rope_parameters") or {})
+    scaling = rope.get("rope_type", rope.get("type", "default"))
+    wrong = {
+        f"model_type {raw.get('model_type')!r}": raw.get("model_type") != "qwen2",
+        f"hidden_act {raw.get('hidden_act')!r}": raw.get("hidden_act", "silu") != "silu",
+        "sliding window attention (use_sliding_window)": raw.get("use_sliding_window"),
+        "sliding window attention (layer_types)": "sliding_attention" in (raw.get("layer_types") or []),
+        "attention_dropout": raw.get("attention_dropout"),
+        f"RoPE scaling ({scaling})": scaling != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0,
+    }
+    for name, found in wrong.items():
+        if found:
+            raise ValueError(f"{name} is not supported: this is a plain qwen2 model")
 
 
 def rope_base(raw: dict) -> float:
     """rope_theta from the top of config.json or from its rope_parameters (newer files); 10,000 where neither has it."""
     old, new = raw.get("rope_theta"), (raw.get("rope_parameters") or {}).get("rope_theta")
-    if old is not None and new is not None and old != new:
+    if None not in (old, new) and old != new:
         raise ValueError(f"config.json gives two RoPE bases: rope_theta {old} and rope_parameters.rope_theta {new}")
     return float(old or new or 10_000.0)
 
@@ -146,55 +145,30 @@ def project(x: Tensor, *linears: nn.Linear) -> Sequence[Tensor]:
     return together(x).split([linear.out_features for linear in linears], -1)
 
 
-class Attention(nn.Module):
+class Layer(nn.Module):
+    """One transformer layer; the two inner dictionaries only give its weights their checkpoint names."""
+
     def __init__(self, c: Config):
         super().__init__()
-        self.head_dim = c.head_dim
-        self.q_proj = nn.Linear(c.hidden_size, c.num_attention_heads * c.head_dim)
-        self.k_proj = nn.Linear(c.hidden_size, c.num_key_value_heads * c.head_dim)
-        self.v_proj = nn.Linear(c.hidden_size, c.num_key_value_heads * c.head_dim)
-        self.o_proj = nn.Linear(c.num_attention_heads * c.head_dim, c.hidden_size, bias=False)
+        size, inner, self.head_dim = c.hidden_size, c.intermediate_size, c.head_dim
+        width, kv_width = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
+        self.input_layernorm = nn.RMSNorm(size, c.rms_norm_eps)
+        self.self_attn = nn.ModuleDict({
+            "q_proj": nn.Linear(size, width), "k_proj": nn.Linear(size, kv_width),
+            "v_proj": nn.Linear(size, kv_width), "o_proj": nn.Linear(width, size, bias=False)})
+        self.post_attention_layernorm = nn.RMSNorm(size, c.rms_norm_eps)
+        self.mlp = nn.ModuleDict({
+            "gate_proj": nn.Linear(size, inner, bias=False), "up_proj": nn.Linear(size, inner, bias=False),
+            "down_proj": nn.Linear(inner, size, bias=False)})
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend, layer: int) -> Tensor:
-        parts = project(x, self.q_proj, self.k_proj, self.v_proj)
+        a, m = self.self_attn, self.mlp
+        parts = project(self.input_layernorm(x), a.q_proj, a.k_proj, a.v_proj)
         q, k, v = (part.unflatten(-1, (-1, self.head_dim)) for part in parts)  # (B, T, H or K, D)
         out = attend(layer, rotate(q, *rope), rotate(k, *rope), v)  # (B, T, H, D)
-        return project(out.flatten(2), self.o_proj)[0]
-
-
-class MLP(nn.Module):
-    def __init__(self, c: Config):
-        super().__init__()
-        self.gate_proj = nn.Linear(c.hidden_size, c.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(c.hidden_size, c.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        gate, up = project(x, self.gate_proj, self.up_proj)
-        return project(F.silu(gate) * up, self.down_proj)[0]
-
-
-class Layer(nn.Module):
-    def __init__(self, c: Config):
-        super().__init__()
-        self.input_layernorm = nn.RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.self_attn = Attention(c)
-        self.post_attention_layernorm = nn.RMSNorm(c.hidden_size, c.rms_norm_eps)
-        self.mlp = MLP(c)
-
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend, layer: int) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), rope, attend, layer)
-        return x + self.mlp(self.post_attention_layernorm(x))
-
-
-class Backbone(nn.Module):
-    """Embedding, layers and final norm: what stands under `model.` in a checkpoint."""
-
-    def __init__(self, c: Config):
-        super().__init__()
-        self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
-        self.layers = nn.ModuleList(Layer(c) for _ in range(c.num_hidden_layers))
-        self.norm = nn.RMSNorm(c.hidden_size, c.rms_norm_eps)
+        x = x + project(out.flatten(2), a.o_proj)[0]
+        gate, up = project(self.post_attention_layernorm(x), m.gate_proj, m.up_proj)
+        return x + project(F.silu(gate) * up, m.down_proj)[0]
 
 
 class Qwen2(nn.Module):
@@ -205,7 +179,10 @@ class Qwen2(nn.Module):
         self.config = config
         ids = {k: getattr(config, k) for k in ("bos_token_id", "eos_token_id", "pad_token_id")}
         self.generation_config = {k: v for k, v in ids.items() if v is not None}  # a loaded folder's own, if it has one
-        self.model = Backbone(config)
+        self.model = nn.ModuleDict({
+            "embed_tokens": nn.Embedding(config.vocab_size, config.hidden_size),
+            "layers": nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers)),
+            "norm": nn.RMSNorm(config.hidden_size, config.rms_norm_eps)})
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         for name, weight in self.named_parameters():
@@ -218,14 +195,6 @@ class Qwen2(nn.Module):
     def head(self) -> Tensor:
         """(V, hidden) output matrix; with tied weights it is the embedding itself."""
         return self.model.embed_tokens.weight if self.config.tie_word_embeddings else self.lm_head.weight
-
-    @property
-    def device(self) -> torch.device:
-        return self.head.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.head.dtype
 
     def hidden(self, ids: Tensor, positions: Tensor | None = None, attend: Attend = causal,
                checkpointing: bool = False) -> Tensor:
@@ -274,11 +243,12 @@ class Qwen2(nn.Module):
 
         dtype: type of the written weights, default the model's own.
         """
-        path, dtype = Path(path), dtype or self.dtype
+        path, dtype = Path(path), dtype or self.head.dtype
         path.mkdir(parents=True, exist_ok=True)
         name = str(dtype).removeprefix("torch.")
-        write_json(path / "config.json", self.config.to_dict() | {"dtype": name, "torch_dtype": name})
-        write_json(path / "generation_config.json", self.generation_config)
+        config = self.config.to_dict() | {"dtype": name, "torch_dtype": name}
+        for file, value in (("config.json", config), ("generation_config.json", self.generation_config)):
+            (path / file).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
         weights = {k: v.detach().to("cpu", dtype).contiguous() for k, v in self.state_dict().items()}
         save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
 
@@ -287,10 +257,6 @@ def read_json(path: Path) -> dict:
     if not path.exists():
         raise ValueError(f"{path} is missing: a checkpoint folder in Hugging Face layout has one")
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def write_json(path: Path, value: dict) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def read_weights(path: Path, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
@@ -342,8 +308,9 @@ class Tokenizer:
         raw = read_json(path / "tokenizer.json")
         self.path = path
         self.full = FastTokenizer.from_str(json.dumps(raw))
-        control = {t["content"]: t["id"] for t in raw.get("added_tokens", []) if is_control(t)}
-        raw["added_tokens"] = [t for t in raw.get("added_tokens", []) if t["content"] not in control]
+        added = raw.get("added_tokens", [])  # some tokenizers add runs of spaces: those are ordinary text
+        control = {t["content"]: t["id"] for t in added if t["special"] or re.fullmatch(r"<.+>", t["content"])}
+        raw["added_tokens"] = [t for t in added if t["content"] not in control]
         self.plain = FastTokenizer.from_str(json.dumps(raw | {"post_processor": None}))
         self.control_ids = frozenset(control.values())
         self.default_system = default_system(read_template(path), path)
@@ -391,11 +358,6 @@ class Tokenizer:
         return [*ids, self.start, *self.encode("assistant\n")]
 
 
-def is_control(added: dict) -> bool:
-    """Is this entry of added_tokens a control word? Runs of spaces, which some tokenizers add, are ordinary text."""
-    return added.get("special", False) or re.fullmatch(r"<.+>", added["content"]) is not None
-
-
 def end_ids(path: Path, turn_end: int) -> tuple[int, ...]:
     """Every id that ends a reply: those of generation_config.json and config.json, and the end of a ChatML turn."""
     ids: list[int] = []
@@ -420,43 +382,19 @@ def read_template(path: Path) -> str:
 def default_system(template: str, path: Path) -> str | None:
     """The system text that a ChatML template puts first where there is none; None if it puts nothing.
 
-    ValueError if the template's turns are not `<|im_start|>role\ncontent<|im_end|>\n`.
+    ValueError if the template's turns are not `<|im_start|>role\ncontent<|im_end|>\n`, as Jinja expression or as text.
     """
-    printed = printed_by(template)
-    turn = r'"<\|im_start\|>"\+(\w+)\.role\+"\\n"\+\1\.content\+"<\|im_end\|>\\n"'
-    if not re.search(turn, printed) or '"<|im_start|>assistant\\n"' not in printed or "bos_token" in printed:
+    line = r"(?:\\n|\n)"
+    join = r"""(?:['"]\s*\+\s*['"]|['"]?\s*\+\s*['"]?|\s*-?\}\}|\{\{-?\s*)?"""  # between literal and name
+    role, content = (rf"""\w+(?:\.{name}|\[['"]{name}['"]\])""" for name in ("role", "content"))
+    turn = join.join((r"<\|im_start\|>", role, line, content, r"<\|im_end\|>", line))
+    reply = rf"<\|im_start\|>assistant{line}"
+    if not re.search(turn, template) or not re.search(reply, template) or "bos_token" in template:
         raise ValueError(f"{path}: the chat template is not ChatML "
                          r"(<|im_start|>role\ncontent<|im_end|>\n), the only frame supported")
-    found = re.search(r'"<\|im_start\|>system\\n((?:[^"\\]|\\.)*)<\|im_end\|>\\n"', printed)
-    return json.loads(f'"{found[1]}"') if found else None
-
-
-def printed_by(template: str) -> str:
-    r"""What a Jinja template prints, in one spelling: JSON strings and names joined by +, a ; for each statement.
-
-    >>> printed_by("{% for m in messages %}<|im_start|>{{ m['role'] + '\\n' + m.content }}{% endfor %}")
-    ';"<|im_start|>"+m.role+"\\n"+m.content;'
-    """
-    printed = ""
-    tag = r"\{\{.*?\}\}|\{%.*?%\}|\{#.*?#\}"
-    # The blanks that go with a tag: those beside a `-`, and (trim_blocks, lstrip_blocks) of a statement's line.
-    tag = rf"((?:\s*(?=\{{.-)|(?:^|(?<=\n))[ \t]*(?=\{{[%#]))?(?:{tag})(?:(?<=-.\}})\s*|(?<=[%#]\}})\n)?)"
-    for piece in re.split(tag, template, flags=re.DOTALL):
-        if piece.lstrip().startswith("{{"):
-            expression = piece.strip().strip("{}").strip("-")
-            parts = re.split(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""", expression, flags=re.DOTALL)
-            parts[0::2] = [re.sub(r"\s+", "", part) for part in parts[0::2]]
-            parts[1::2] = [json.dumps(unescaped(part[1:-1])) for part in parts[1::2]]
-            printed += "+" + re.sub(r'(?<=[\w\]])\["(\w+)"\]', r".\1", "".join(parts))
-        elif piece.lstrip().startswith(("{%", "{#")):
-            printed += ";"
-        elif piece:
-            printed += "+" + json.dumps(piece)
-    return re.sub(r'(?<!\\)"\+"', "", re.sub(r";\++", ";", printed).strip("+"))
-
-
-def unescaped(body: str) -> str:
-    return re.sub(r"\\(.)", lambda m: {"n": "\n", "t": "\t"}.get(m[1], m[1]), body, flags=re.DOTALL)
+    text = rf"""<\|im_start\|>system{line}((?:(?!['"]\s*\+|\{{\{{|<\|im_).)*)<\|im_end\|>"""
+    found = re.search(text, template, re.DOTALL)
+    return re.sub(r"\\(.)", lambda m: {"n": "\n"}.get(m[1], m[1]), found[1], flags=re.DOTALL) if found else None
 
 
 # ---------------------------------------------------------------- choosing a token
@@ -531,26 +469,36 @@ def generate(
     model: Qwen2, prompts: Sequence[Sequence[int]], n: int = 1, max_new_tokens: int | Sequence[int] = 256,
     temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, eos_ids: Sequence[int] = (),
     vocab_size: int | None = None, seed: int = 0, on_group: Callable[[int, list[Sample]], None] | None = None,
-    cache_bytes: int = 2 << 30, slots: int | None = None,
+    cache_bytes: int = 2 << 30, slots: int | None = None, cuda_graphs: bool = False,
 ) -> list[list[Sample]]:
     """n replies to each prompt. A row's ids depend on seed, prompt index and sample index alone.
 
     max_new_tokens: one limit, or one per prompt. Ids from vocab_size up are never sampled. on_group(prompt index,
     samples) is called as soon as all n samples of a prompt are finished. slots: replies decoded at a time, default as
-    many as cache_bytes hold at full length (at least one). ValueError for arguments out of range.
+    many as cache_bytes hold at full length (at least one). cuda_graphs: replay a step's kernels instead of launching
+    them one by one. ValueError for arguments out of range.
     """
     limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
-    check_arguments(prompts, n, limits, temperature, top_p, top_k)
-    results: list[list] = [[None] * n for _ in prompts]
+    wrong = {
+        f"temperature must be a finite number >= 0, got {temperature}": not 0 <= temperature < math.inf,
+        f"top_p must be in (0, 1], got {top_p}": not 0 < top_p <= 1,
+        f"top_k must be >= 0 and n >= 1, got {top_k} and {n}": top_k < 0 or n < 1,
+        "max_new_tokens must be one number, or one per prompt": len(limits) != len(prompts),
+        "max_new_tokens must be >= 1": min(limits, default=1) < 1,
+        "a prompt is empty: there is nothing to continue": not all(map(len, prompts)),
+    }
+    for message, found in wrong.items():
+        if found:
+            raise ValueError(message)
     if not prompts:
-        return results
-    left = [n] * len(prompts)
-    c, longest = model.config, max(len(p) + limit for p, limit in zip(prompts, limits, strict=True))
-    row_bytes = 2 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim * model.head.element_size() * longest
+        return []
+    results: list[list] = [[None] * n for _ in prompts]
+    left, c = [n] * len(prompts), model.config
+    longest = max(len(p) + limit for p, limit in zip(prompts, limits, strict=True))
+    row_bytes = longest * 2 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim * model.head.element_size()
+    slots, choice = slots or max(cache_bytes // row_bytes, 1), (temperature, top_p, top_k)
     with torch.inference_mode(), laid_out(model, vocab_size or c.vocab_size) as logits_of:
-        sampler = Sampler(model, prompts, n, limits, slots or max(cache_bytes // row_bytes, 1), seed)
-        sampler.logits_of, sampler.choice = logits_of, (temperature, top_p, top_k)
-        sampler.ends, sampler.end_ids = torch.tensor(sorted(set(eos_ids)), device=model.device), set(eos_ids)
+        sampler = Sampler(model, logits_of, prompts, n, limits, slots, seed, choice, eos_ids, cuda_graphs)
         while sampler.waiting or any(sampler.rows):
             sampler.refill()
             sampler.decode(CHECK_EVERY)
@@ -572,34 +520,38 @@ class Sampler:
 
     Every slot has its own length; what lies beyond it in the cache is masked. Three moves: `refill` puts waiting rows
     into free slots, `prefill` computes the keys and values of new prompts, once for all rows of a prompt, `decode` adds
-    tokens to all slots at a time. A row starts with its prompt's last token as the one to be decoded next.
+    tokens to all slots at a time. A row starts with its prompt's last token as the next to be decoded.
     """
 
-    def __init__(self, model: Qwen2, prompts: Sequence[Sequence[int]], n: int, limits: list[int], slots: int,
-                 seed: int):
-        c, device = model.config, model.device
-        self.model, self.prompts, self.limits, self.seed = model, prompts, limits, seed
+    def __init__(self, model: Qwen2, logits_of: Callable, prompts: Sequence[Sequence[int]], n: int, limits: list[int],
+                 slots: int, seed: int, choice: tuple[float, float, int], eos_ids: Sequence[int], cuda_graphs: bool):
+        self.model, self.logits_of, self.prompts, self.limits = model, logits_of, prompts, limits
+        self.seed, self.choice, self.end_ids, self.cuda_graphs = seed, choice, set(eos_ids), cuda_graphs
         # Longest first, so that no long row starts when all others are done.
         order = sorted(range(len(prompts)), key=lambda i: (-limits[i], -len(prompts[i])))
         self.waiting = deque((i, s) for i in order for s in range(n))
-        count = min(slots, len(self.waiting))
-        self.rows: list[tuple[int, int] | None] = [None] * count  # (prompt, sample) in each slot
+        self.rows: list[tuple[int, int] | None] = [None] * min(slots, len(self.waiting))  # (prompt, sample) in a slot
         self.holder: dict[int, int] = {}  # a prompt of which some rows still wait -> a slot with its keys and values
-        self.state = torch.zeros(5, count, dtype=torch.int64, device=device)
-        # first: columns of the prompt before its last token; length: columns in use; token: the next to be decoded
-        self.done = torch.ones(count, dtype=torch.bool, device=device)
-        self.ids = torch.zeros(count, max(limits) + 1, dtype=torch.int64, device=device)  # a finished row writes at its
-        self.logprobs = torch.zeros(count, max(limits) + 1, device=device)  # end until it is collected
-        empty = torch.zeros(count, c.num_key_value_heads, c.head_dim, 0, dtype=model.dtype, device=device)
+        with model.head.device:
+            self.ends = torch.tensor(sorted(self.end_ids), dtype=torch.int64)
+            self.done = torch.ones(len(self.rows), dtype=torch.bool)
+            # Random key, token to be decoded next, columns of the prompt before its last token, columns in use, limit.
+            self.state = torch.zeros(5, len(self.rows), dtype=torch.int64)
+            # One place more than a reply needs: a row that has ended writes there until it is collected.
+            self.ids = torch.zeros(len(self.rows), max(limits) + 1, dtype=torch.int64)
+            self.logprobs = torch.zeros(len(self.rows), max(limits) + 1)
+            c = model.config
+            empty = torch.zeros(len(self.rows), c.num_key_value_heads, c.head_dim, 0, dtype=model.head.dtype)
         self.k = [empty] * c.num_hidden_layers  # each (S, K, D, C)
         self.v = [empty.transpose(2, 3)] * c.num_hidden_layers  # each (S, K, C, D)
+        self.graph, self.graph_shape = None, None
 
     def reserve(self, columns: int) -> None:
         """Room for rows of this length. The cache grows by half at a time, as far as replies turn out to need it."""
         old = self.k[0].shape[3]
         if columns > old:
             longest = max(len(p) + limit for p, limit in zip(self.prompts, self.limits, strict=True))
-            extra = round_up(max(columns, min(old * 3 // 2, longest)), 64) - old
+            extra = -(-max(columns, min(old * 3 // 2, longest)) // 64) * 64 - old  # rounded up to blocks of 64
             for i in range(len(self.k)):  # zeros, because what a mask hides is still multiplied, by 0
                 self.k[i] = F.pad(self.k[i], (0, extra))
                 self.v[i] = F.pad(self.v[i], (0, 0, 0, extra))
@@ -607,31 +559,31 @@ class Sampler:
     def refill(self) -> None:
         """Put waiting rows into the free slots; when none waits, drop slots that stay free."""
         taken: dict[int, list[int]] = {}  # prompt -> slots
-        free = [slot for slot, row in enumerate(self.rows) if row is None]
-        for slot in free[:len(self.waiting)]:
+        for slot in [slot for slot, row in enumerate(self.rows) if row is None][:len(self.waiting)]:
             self.rows[slot] = self.waiting.popleft()
             taken.setdefault(self.rows[slot][0], []).append(slot)
         if not taken:
             return self.shrink()
         slots = [slot for found in taken.values() for slot in found]
-        rows = torch.tensor([self.rows[slot] for slot in slots])
-        last = [(self.prompts[i][-1], len(self.prompts[i]) - 1, self.limits[i]) for i in rows[:, 0].tolist()]
-        token, first, limit = torch.tensor(last).T
-        keys = row_keys(self.seed, rows[:, 0], rows[:, 1])
-        self.state[:, slots] = torch.stack((keys, token, first, first, limit)).to(self.state.device)
+        index, sample = torch.tensor([self.rows[slot] for slot in slots]).T
+        starts = [(self.prompts[i][-1], len(self.prompts[i]) - 1, self.limits[i]) for i in index.tolist()]
+        token, first, limit = torch.tensor(starts).T
+        state = torch.stack((row_keys(self.seed, index, sample), token, first, first, limit))
+        self.state[:, slots] = state.to(self.state.device)
         self.done[slots] = False
         self.reserve(int(first.max()))
         for prompt, slot in self.holder.items():  # at most one, and its rows are the first to be taken
             for cache in (*self.k, *self.v):
                 cache[taken[prompt]] = cache[slot].clone()  # the slot may be one of those taken
         new = sorted((prompt for prompt in taken if prompt not in self.holder), key=lambda i: len(self.prompts[i]))
-        for wave in waves(new, self.prompts):
-            self.prefill({prompt: taken[prompt] for prompt in wave})
+        size = max(PREFILL_TOKENS // int(first.max() + 1), 1)
+        for start in range(0, len(new), size):
+            self.prefill({prompt: taken[prompt] for prompt in new[start:start + size]})
         self.holder = {prompt: taken[prompt][0] for prompt, _ in list(self.waiting)[:1] if prompt in taken}
 
     def prefill(self, wave: dict[int, list[int]]) -> None:
         """Run prompts, less their last tokens, through the model and copy each one's keys and values to its slots."""
-        device = self.model.device
+        device = self.state.device
         ids = pad_sequence([torch.tensor(self.prompts[i][:-1], dtype=torch.int64) for i in wave], batch_first=True)
         slots = torch.tensor([slot for found in wave.values() for slot in found], device=device)
         source = torch.tensor([i for i, found in enumerate(wave.values()) for _ in found], device=device)
@@ -648,15 +600,24 @@ class Sampler:
         """A few tokens more for every slot, without looking whether a row ends."""
         longest = int(self.state[3].max()) + steps
         self.reserve(longest)
+        block = 256 if self.cuda_graphs else 16
+        columns = min(-(-longest // block) * block, self.k[0].shape[3])
+        shape = (len(self.rows), self.k[0].shape[3], columns)  # a captured step is bound to tensors of these sizes
         for _ in range(steps):
-            self.step(min(round_up(longest, 16), self.k[0].shape[3]))
+            if self.graph and self.graph_shape == shape:
+                self.graph.replay()
+                continue
+            self.step(columns)
+            if self.cuda_graphs:
+                self.graph, self.graph_shape = torch.cuda.CUDAGraph(), shape
+                with torch.cuda.graph(self.graph):
+                    self.step(columns)
 
     def step(self, columns: int) -> None:
         """One token for every slot. Tensors only: nothing here waits for the device or asks about a row."""
         key, token, first, length, limit = self.state
-        slots = torch.arange(len(length), device=length.device)
-        bias = torch.zeros(len(length), 1, 1, columns, dtype=self.model.dtype, device=length.device)
-        bias.masked_fill_(torch.arange(columns, device=length.device) > length[:, None, None, None], -torch.inf)
+        slots, places = (torch.arange(n, device=length.device) for n in (len(length), columns))
+        bias = torch.where(places > length[:, None], -torch.inf, 0.0)[:, None, None]  # (S, 1, 1, C)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self.k[layer][slots, :, :, length] = k[:, 0]
@@ -669,58 +630,41 @@ class Sampler:
         token.copy_(ids)
         self.ids[slots, count], self.logprobs[slots, count] = ids, logprobs
         length += ~self.done
-        self.done |= torch.isin(ids, self.ends) | (length - first >= limit)
+        self.done |= (ids[:, None] == self.ends).any(1) | (length - first >= limit)
 
     def collect(self) -> list[tuple[int, int, Sample]]:
         """(prompt, sample, reply) of every row that has ended; their slots are free after this."""
         done, found = self.done.tolist(), []
         slots = [slot for slot, row in enumerate(self.rows) if row and done[slot]]
-        _, _, first, length, _ = self.state[:, slots].tolist()
-        replies = zip(self.ids[slots].tolist(), self.logprobs[slots].tolist(), strict=True)
-        for i, (ids, logprobs) in enumerate(replies):
-            count, row = length[i] - first[i], self.rows[slots[i]]
+        counts = (self.state[3] - self.state[2])[slots].tolist()
+        replies = zip(slots, counts, self.ids[slots].tolist(), self.logprobs[slots].tolist(), strict=True)
+        for slot, count, ids, logprobs in replies:
             if not all(map(math.isfinite, logprobs[:count])):
-                raise ValueError(f"the model's logits for prompt {row[0]} are not finite")
-            finished = ids[count - 1] in self.end_ids
-            found.append((*row, Sample(tuple(ids[:count]), tuple(logprobs[:count]), finished)))
-            self.rows[slots[i]] = None
+                raise ValueError(f"the model's logits for prompt {self.rows[slot][0]} are not finite")
+            reply = Sample(tuple(ids[:count]), tuple(logprobs[:count]), ids[count - 1] in self.end_ids)
+            found.append((*self.rows[slot], reply))
+            self.rows[slot] = None
         self.state[2:4, slots] = 0
         return found
 
     def shrink(self) -> None:
+        """Drop the free slots if they are many: a step costs by the slot."""
         live = [slot for slot, row in enumerate(self.rows) if row]
         if len(live) <= len(self.rows) * SHRINK_AT:
-            self.rows = [self.rows[slot] for slot in live]
-            self.state = self.state[:, live]
+            self.rows, self.state = [self.rows[slot] for slot in live], self.state[:, live]
             self.done, self.ids, self.logprobs = self.done[live], self.ids[live], self.logprobs[live]
             for i in range(len(self.k)):
                 self.k[i], self.v[i] = self.k[i][live], self.v[i][live]
 
 
 def cached_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """One query per row: q (S, 1, H, D), k (S, K, D, C), v (S, K, C, D), bias (S, 1, 1, C) -> (S, 1, H, D)."""
-    q = q[:, 0].unflatten(1, (k.shape[1], -1))  # (S, K, H/K, D): the heads that share a key head as its queries
-    if q.device.type == "cpu":
-        scores = (q * q.shape[-1] ** -0.5) @ k
-        out = (scores.float() + bias).softmax(-1).to(v.dtype) @ v
-    else:
-        out = F.scaled_dot_product_attention(q, k.transpose(2, 3), v, bias)
-    return out.flatten(1, 2)[:, None]
+    """One query per row: q (S, 1, H, D), k (S, K, D, C), v (S, K, C, D), bias (S, 1, 1, C) -> (S, 1, H, D).
 
-
-def round_up(x: int, step: int) -> int:
-    return -(-x // step) * step
-
-
-def waves(order: Sequence[int], prompts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Cut prompts, sorted by length, into batches of at most PREFILL_TOKENS with their padding."""
-    found: list[list[int]] = []
-    for i in order:
-        if found and (len(found[-1]) + 1) * len(prompts[i]) <= PREFILL_TOKENS:
-            found[-1].append(i)
-        else:
-            found.append([i])
-    return found
+    Two products instead of the library's kernel, which on a CPU reads keys once for every head that shares them.
+    """
+    q = q[:, 0].unflatten(1, (k.shape[1], -1)) * q.shape[-1] ** -0.5  # (S, K, H/K, D): heads that share a key head
+    weights = ((q @ k).float() + bias).softmax(-1)
+    return (weights.to(v.dtype) @ v).flatten(1, 2)[:, None]
 
 
 @contextmanager
@@ -729,39 +673,24 @@ def laid_out(model: Qwen2, vocab_size: int) -> Iterator[Callable[[Tensor], Tenso
 
     Yields states -> logits of the first vocab_size ids. Other devices keep their own layout.
     """
-    head = nn.Linear(1, 1, bias=False)
+    library, head = torch.ops.mkldnn, nn.Linear(1, 1, bias=False)
     head.weight = nn.Parameter(model.head[:vocab_size], requires_grad=False)
     sets = [[head]]
     for layer in model.model.layers:
         a, m = layer.self_attn, layer.mlp
         sets += [[a.q_proj, a.k_proj, a.v_proj], [a.o_proj], [m.gate_proj, m.up_proj], [m.down_proj]]
+    useful = model.head.device.type == "cpu" and torch.backends.mkldnn.is_available()
+    useful = useful and (model.head.dtype == torch.float32 or library._is_mkldnn_bf16_supported())
+
+    def product(linears: list[nn.Linear]) -> Callable[[Tensor], Tensor]:
+        weight = library._reorder_linear_weight(torch.cat([linear.weight for linear in linears]), None)
+        bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
+        return lambda x: library._linear_pointwise(x, weight, bias, "none", [], "")
+
     try:
-        if model.device.type == "cpu" and torch.backends.mkldnn.is_available():
-            for linears in sets:
-                linears[0].together = packed_product(linears)
+        for linears in sets if useful else []:
+            linears[0].together = product(linears)
         yield getattr(head, "together", head)
     finally:
         for linears in sets:
             vars(linears[0]).pop("together", None)
-
-
-def packed_product(linears: Sequence[nn.Linear]) -> Callable[[Tensor], Tensor]:
-    """x -> the outputs of several linear layers side by side."""
-    weight = torch.ops.mkldnn._reorder_linear_weight(torch.cat([x.weight for x in linears]), None)
-    bias = None if linears[0].bias is None else torch.cat([x.bias for x in linears])
-    return lambda x: torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-
-
-def check_arguments(prompts: Sequence[Sequence[int]], n: int, limits: list[int], temperature: float, top_p: float,
-                    top_k: int) -> None:
-    """ValueError says which argument of `generate` is out of range."""
-    if not 0 <= temperature < math.inf:
-        raise ValueError(f"temperature must be a finite number >= 0, got {temperature}")
-    if not 0 < top_p <= 1:
-        raise ValueError(f"top_p must be in (0, 1], got {top_p}")
-    if top_k < 0 or n < 1:
-        raise ValueError(f"top_k must be >= 0 and n >= 1, got {top_k} and {n}")
-    if len(limits) != len(prompts) or min(limits, default=1) < 1:
-        raise ValueError(f"max_new_tokens must be >= 1: one number, or one for each of {len(prompts)} prompts")
-    if not all(len(prompt) for prompt in prompts):
-        raise ValueError("a prompt is empty: there is nothing to continue")
