@@ -15,6 +15,7 @@ import json
 import math
 import operator
 import re
+import symtable
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -449,24 +450,13 @@ def _blocks(reply: str) -> list[tuple[str, str]]:
     return blocks
 
 
-def _own_nodes(statements: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """The nodes of these statements, without what is inside the functions and classes among them."""
-    todo = list(statements)
-    while todo:
-        yield (node := todo.pop())
-        if not isinstance(node, (*DEFINITIONS, ast.Lambda, ast.comprehension)):
-            todo.extend(ast.iter_child_nodes(node))
-
-
 def top_names(program: str) -> set[str]:
     """The names that a program binds at its top level; none if it is not Python."""
-    names = set()
-    for node in _own_nodes(getattr(_parse(program), "body", [])):
-        if isinstance(node, (ast.alias, *DEFINITIONS)):
-            names.add((getattr(node, "asname", None) or node.name).split(".")[0])
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-    return names
+    try:
+        symbols = symtable.symtable(program, "<reply>", "exec").get_symbols()
+    except (SyntaxError, *FAULTS):
+        return set()
+    return {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
 
 
 def extract_program(reply: str, entry_point: str) -> str:
@@ -497,7 +487,8 @@ def _as_body(prompt: str, text: str, entry_point: str) -> str:
     for body in (text, "    " + text, textwrap.indent(text, "    ")):
         for node in getattr(_parse(head + body), "body", []):
             if isinstance(node, DEFINITIONS) and node.name == entry_point:
-                ends = [inner.lineno for inner in _own_nodes(node.body) if isinstance(inner, (ast.Return, ast.Yield))]
+                own = [item for item in node.body if not isinstance(item, DEFINITIONS)]
+                ends = [item.lineno for item in ast.walk(ast.Module(own)) if isinstance(item, (ast.Return, ast.Yield))]
                 if max(ends, default=0) > head.count("\n"):
                     return head + body
     return ""
