@@ -125,6 +125,27 @@ GUARDS = [
         "    if n_valid == 0:\n", "    if False:\n",
         ("tests/test_codea1.py::test_a_suite_without_a_valid_test_earns_nothing_even_with_a_history_that_was_passed",),
     ),
+    Guard(
+        "verdict default: an exception is no value", "sandbox.py",
+        'return Value(False, None, data.decode("utf-8", "replace")[:80])', "return Value(True)",
+        ("tests/test_sandbox.py::test_an_exception_is_never_an_empty_answer",),
+    ),
+    Guard(
+        "verdict default: what does not load passes nothing", "sandbox.py",
+        "            if answer[0][:1] != VALUE:\n                return then",
+        "            if False:\n                return then",
+        ("tests/test_sandbox.py::test_what_does_not_load_has_no_passing_test",),
+    ),
+    Guard(
+        "kill: a call over its wall limit is ended from outside", "sandbox.py",
+        "min(self.timeout - (cpu - self.cpu_before), self.deadline - now)", "self.timeout - (cpu - self.cpu_before)",
+        ("tests/test_sandbox.py::test_limits_of_a_benchmark_are_wall_limits",),
+    ),
+    Guard(
+        "a call whose two ground-truth values differ is invalid", "sandbox.py",
+        "steady = not seed or (got.ok and same(table[call].value, got.value))", "steady = True",
+        ("tests/test_sandbox.py::test_ground_truth_runs_twice_and_names_what_differs",),
+    ),
 ]  # fmt: skip
 
 
