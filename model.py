@@ -305,13 +305,12 @@ class Tokenizer:
     """
 
     def __init__(self, path: Path):
-        raw = read_json(path / "tokenizer.json")
-        self.path = path
-        self.full = FastTokenizer.from_str(json.dumps(raw))
-        added = raw.get("added_tokens", [])  # some tokenizers add runs of spaces: those are ordinary text
-        control = {t["content"]: t["id"] for t in added if t["special"] or re.fullmatch(r"<.+>", t["content"])}
-        raw["added_tokens"] = [t for t in added if t["content"] not in control]
-        self.plain = FastTokenizer.from_str(json.dumps(raw | {"post_processor": None}))
+        raw, self.path = read_json(path / "tokenizer.json"), path
+        for added in raw["added_tokens"]:  # some tokenizers add runs of spaces: those are ordinary text
+            added["special"] = added["special"] or re.fullmatch(r"<.+>", added["content"]) is not None
+        control = {added["content"]: added["id"] for added in raw["added_tokens"] if added["special"]}
+        self.fast = FastTokenizer.from_str(json.dumps(raw))
+        self.fast.encode_special_tokens = True  # as the characters they are
         self.control_ids = frozenset(control.values())
         self.default_system = default_system(read_template(path), path)
         if not {"<|im_start|>", "<|im_end|>"} <= set(control):
@@ -333,15 +332,15 @@ class Tokenizer:
 
     def __len__(self) -> int:
         """Ids in use: the largest plus one. Rows of the model from here up are padding."""
-        return max(self.full.get_vocab().values()) + 1
+        return max(self.fast.get_vocab().values()) + 1
 
     def encode(self, text: str) -> list[int]:
         """Plain text -> ids, without any control id."""
-        return self.plain.encode(text, add_special_tokens=False).ids
+        return self.fast.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Ids -> text; control ids and padding rows are skipped."""
-        return self.full.decode([i for i in ids if i not in self.control_ids], skip_special_tokens=False)
+        return self.fast.decode([i for i in ids if i not in self.control_ids], skip_special_tokens=False)
 
     def encode_chat(self, messages: list[dict]) -> list[int]:
         """[{"role", "content"}, ...] -> ids of the conversation, open for the assistant's reply.
