@@ -37,6 +37,7 @@ from tasks import Question, Test, holds
 
 MAX_MUTANTS = 40  # made for a question that brings none, evenly spaced over all that there are
 LETHAL = (Status.FAIL, Status.ERROR, Status.TIMEOUT)
+parse = partial(ast.parse, filename="<reply>")  # the name under which `tasks` silences the parser's remarks
 Suite = list[Test | None]  # the asserts of one reply, None for a malformed one
 
 # ---- numbers ----
@@ -328,12 +329,12 @@ def mutants(source: str) -> dict[str, list[str]]:
     `(a ** b) * c`. Mutants that are no Python, and those equal to the program, are left out. SyntaxError if the program
     is no Python.
     """
-    tree = ast.parse(source)
+    tree = parse(source)
     at, original = Places(source), ast.unparse(tree)
     found: dict[str, dict[str, None]] = {}
     for name, start, end, new in (edit for node in ast.walk(tree) for edit in edits(node, at)):
         try:
-            mutant = ast.unparse(ast.parse(at.text[:start] + new.encode() + at.text[end:]))
+            mutant = ast.unparse(parse(at.text[:start] + new.encode() + at.text[end:]))
         except (SyntaxError, ValueError):
             continue
         if start >= 0 and mutant != original:
@@ -387,7 +388,7 @@ TYPING = "List Dict Any Optional Union Tuple Set FrozenSet Sequence Iterable Gen
 
 def with_imports(question: Question) -> Question:
     """UnLeakedTestBench runs its functions behind a fixed block of imports: the lines of it that this one needs."""
-    nodes = list(ast.walk(ast.parse(question.reference)))
+    nodes = list(ast.walk(parse(question.reference)))
     bound = {a.asname or a.name for node in nodes if isinstance(node, ast.Import | ast.ImportFrom) for a in node.names}
     lines = [f"import {name}" for name in ULT_IMPORTS.split(", ")] + [f"from typing import {name}" for name in TYPING]
     used = {node.id for node in nodes if isinstance(node, ast.Name)} - bound

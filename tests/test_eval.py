@@ -1,14 +1,19 @@
 """Evaluation: estimators, suites against mutants, the oracles of the benchmarks, and the commands."""
 
 import ast
+import json
+import shutil
+import subprocess
+import sys
 from math import comb
+from pathlib import Path
 
 import pytest
 
 import eval as evaluation
-from eval import evaluate_coder, evaluate_tester, mutants, pass_at_k
-from sandbox import Sandbox
-from tasks import Hidden, Question, extract_tests
+from eval import Case, Task, evaluate_coder, evaluate_tester, mutants, pass_at_k
+from sandbox import Opaque, Sandbox, Status, Value
+from tasks import Hidden, Question, extract_tests, load_questions
 
 CLAMP = "def clamp(x, low, high):\n    return max(low, min(x, high))\n"
 MUTANTS = ("def clamp(x, low, high):\n    return min(x, high)\n", "def clamp(x, low, high):\n    return max(low, x)\n")
@@ -126,3 +131,304 @@ def test_no_mutant_equals_the_program_or_another_one_and_all_are_python():
     assert made["comparison is not is"] == [ast.unparse(ast.parse(source.replace("is not", "is")))]
     assert made["unary not "] and made["unary - +"] and made["number"] and made["True False"] and made["and or"]
     assert "binary + -" not in made  # only in the comment
+
+
+# ---- EvalPlus' verdict on values ----
+
+
+def plus_task(task_id, prompt="", solution="", entry="f", base=(), plus=(), atol=0):
+    row = {"task_id": task_id, "prompt": prompt, "canonical_solution": solution, "entry_point": entry, "test": "",
+           "base_input": list(base), "plus_input": list(plus), "atol": atol}  # fmt: skip
+    return Task(Question(task_id, prompt, entry, prompt + solution, ()), row)
+
+
+@pytest.mark.parametrize(("task_id", "atol", "args", "expected", "out", "wanted"), [
+    ("Mbpp/3", 0, [], [1, 2], [1, 2], True),
+    ("Mbpp/3", 0, [], [1, 2], (1, 2), False),
+    ("Mbpp/3", 0, [], 1, True, True),  # == as Python has it
+    ("Mbpp/3", 0, [], 0.3, 0.1 + 0.2, True),  # floats are close without being asked
+    ("Mbpp/3", 0, [], 0.3, 0.3001, False),
+    ("Mbpp/3", 0, [], 3.0, 3, True),
+    ("Mbpp/3", 0, [], 3.0000001, 3, False),  # closeness wants the same type
+    ("Mbpp/3", 0, [], [1.0, 2.0], [1.0 + 1e-9, 2.0], True),
+    ("Mbpp/3", 0, [], ["a", 1.0], ["a", 1.0 + 1e-9], False),  # not a list of floats
+    ("Mbpp/3", 1e-4, [], [1, [2]], [1], False),
+    ("Mbpp/3", 1e-4, [], "a", "b", False),
+    ("Mbpp/2", 0, [], [4, 5], [5, 4, 4], True),  # order and repetition do not count
+    ("Mbpp/2", 0, [], [4, 5], [4], False),
+    ("Mbpp/2", 0, [], [4, 5], 4, False),
+    ("Mbpp/737", 0, [], True, Opaque("Match"), True),
+    ("Mbpp/737", 0, [], True, None, False),
+    ("Mbpp/737", 0, [], False, False, True),  # a bool is taken at its word
+    ("Mbpp/3", 0, [], True, Opaque("Match"), False),
+    ("Mbpp/164", 0, [], True, "anything", True),
+    ("Mbpp/295", 0, [], 8, 0, True),
+    ("Mbpp/558", 0, [1, 100], 5, 2, True),  # padded to one width: |0-1| + |0-0| + |1-0|
+    ("Mbpp/581", 0, [3, 4], 33, 36, False),
+    ("Mbpp/581", 0, [3, 4], 33, round(9 + 6 * 18.25**0.5), True),
+    ("HumanEval/32", 1e-4, [[1, 2]], -0.5, -0.50001, True),  # a root of 1 + 2x, wherever
+    ("HumanEval/32", 1e-4, [[1, 2]], -0.5, "x", False),
+])  # fmt: skip
+def test_oracles(task_id, atol, args, expected, out, wanted):
+    case = Case(args, "", expected, 0.0)
+    assert evaluation.passes(plus_task(task_id, atol=atol), [case], [Value(True, out)]) is wanted
+
+
+def test_the_tolerance_rises_with_the_first_floats_and_stays():
+    # EvalPlus keeps the raised tolerance for the inputs that follow: a list with a float in it may then be close too.
+    floats, mixed = Case([], "", 0.5, 0.0), Case([], "", [1.0, 2], 0.0)
+    near = [Value(True, 0.5), Value(True, [1.0 + 1e-9, 2])]
+    assert evaluation.passes(plus_task("Mbpp/3"), [floats, mixed], near)
+    assert not evaluation.passes(plus_task("Mbpp/3"), [mixed, floats], near[::-1])
+
+
+def test_a_call_that_did_not_return_fails_even_where_any_answer_is_right():
+    assert not evaluation.passes(plus_task("Mbpp/164"), [Case([], "", 1, 0.0)], [Value(False, None, "ValueError")])
+
+
+def test_inputs_get_the_types_that_json_cannot_say(box):
+    def calls(number, args):
+        task = plus_task(f"Mbpp/{number}", solution="def f(*args):\n    return 1\n", base=[args])
+        return [case.call for case in evaluation.plus_cases(task, "base", box)]
+
+    assert calls(2, [[1, 2], [3]]) == ["f((1, 2), (3,))"]
+    assert calls(63, [[[1, 2], [3, 4]]]) == ["f([(1, 2), (3, 4)])"]
+    assert calls(75, [[[1, 2]], 6]) == ["f([(1, 2)], 6)"]
+    assert calls(106, [[1], [2]]) == ["f([1], (2,))"]
+    assert calls(115, [[[1], []]]) == ["f([{1}, {}])"]
+    assert calls(124, ["0", "1j"]) == ["f(0.0, complex(0.0, 1.0))"]
+    assert calls(580, [[1, [2, [3]]]]) == ["f((1, (2, (3,))))"]
+    assert calls(3, [[1, [2]]]) == ["f([1, [2]])"]
+
+
+# ---- commands ----
+
+DOUBLE = {"task_id": "Mbpp/3", "prompt": "", "canonical_solution": "def double(x):\n    return 2 * x\n",
+          "entry_point": "double", "base_input": [[1], [2]], "plus_input": [[0], [-3], ["ab"]], "atol": 0}  # fmt: skip
+GREET = {"task_id": "Mbpp/4", "prompt": "", "canonical_solution": "def greet(x):\n    return 'hi ' + x\n",
+         "entry_point": "greet", "base_input": [["a"]], "plus_input": [[""]], "atol": 0}  # fmt: skip
+ONLY_BASE = "def double(x):\n    return x + x if x > 0 else x\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, rows):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return str(tmp_path / name)
+
+    return write
+
+
+@pytest.fixture
+def models(monkeypatch):
+    """Makes reply(chat, seed) the model of every command; the list of all chats it saw is returned."""
+
+    def install(reply):
+        seen = []
+
+        def replies(model, tokenizer, chats, n, *, seed, **_):
+            seen.extend(json.loads(json.dumps(chats)))
+            return [[reply(chat, seed + i) for i in range(n)] for chat in chats]
+
+        monkeypatch.setattr(evaluation, "load_model", lambda path, device, dtype: (path, None))
+        monkeypatch.setattr(evaluation, "replies", replies)
+        return seen
+
+    return install
+
+
+def run(tmp_path, *argv):
+    evaluation.main([*argv, "--workers", "2"])
+    return json.loads((tmp_path / "out" / "results.json").read_text())
+
+
+def test_code_scores_base_and_plus(tmp_path, write):
+    data = write("data.jsonl", [DOUBLE, GREET])
+    right = [{"task_id": row["task_id"], "solution": row["canonical_solution"]} for row in (DOUBLE, GREET)]
+    samples = write("samples.jsonl", [right[0], {"task_id": "Mbpp/3", "solution": ONLY_BASE}, right[1], right[1]])
+    result = run(tmp_path, "code", "--data", data, "--samples", samples, "--out", str(tmp_path / "out"))
+    assert result["base"] == {"avg": 100.0, "pass@1": 100.0, "pass@2": 100.0}
+    assert result["plus"] == {"avg": 75.0, "pass@1": 75.0, "pass@2": 100.0}
+    written = [json.loads(line) for line in (tmp_path / "out" / "samples.jsonl").read_text().splitlines()]
+    assert [set(row) for row in written] == [{"task_id", "solution"}] * 4
+    assert (tmp_path / "out" / "samples.jsonl").read_text() == Path(samples).read_text()
+
+
+def test_tasks_without_a_sample_are_an_error_and_not_a_smaller_benchmark(tmp_path, write):
+    data = write("data.jsonl", [DOUBLE, GREET])
+    samples = write("samples.jsonl", [{"task_id": "Mbpp/3", "solution": ONLY_BASE}])
+    with pytest.raises(SystemExit, match="no sample of 1 tasks"):
+        run(tmp_path, "code", "--data", data, "--samples", samples, "--out", str(tmp_path / "out"))
+
+
+def test_an_interrupted_run_goes_on_and_ends_as_an_uninterrupted_one(tmp_path, write, models):
+    tasks = [DOUBLE | {"task_id": f"Mbpp/{i}"} for i in (600, 601, 602)]
+    argv = ["code", "--data", write("data.jsonl", tasks), "--model", "m", "-n", "2", "--batch", "1", "--out"]
+
+    def reply(chat, seed):
+        return f"```python\ndef double(x):\n    return {'2' if seed % 2 else '3'} * x  # {seed}\n```"
+
+    models(reply)
+    whole = run(tmp_path, *argv, str(tmp_path / "out"))
+    records = (tmp_path / "out" / "tasks.jsonl").read_text()
+    cut = tmp_path / "cut"
+    shutil.copytree(tmp_path / "out", cut)
+    (cut / "tasks.jsonl").write_text(records[: records.index("\n") + 40])  # in the middle of the second record
+    seen = models(reply)
+    evaluation.main([*argv, str(cut)])
+    assert len(seen) == 2
+    assert (cut / "tasks.jsonl").read_text() == records
+    assert json.loads((cut / "results.json").read_text())["plus"] == whole["plus"]
+    assert whole["plus"]["pass@1"] == 50.0
+    with pytest.raises(SystemExit, match="other settings"):
+        evaluation.main([*argv, str(cut), "--seed", "1"])
+
+
+def test_a_program_that_sleeps_past_the_wall_limit_fails(tmp_path, write):
+    slow = "import time\ndef double(x):\n    time.sleep(5 if x == 2 else 0)\n    return 2 * x\n"
+    samples = write("s.jsonl", [{"task_id": "Mbpp/3", "solution": slow}])
+    argv = ["--data", write("d.jsonl", [DOUBLE]), "--samples", samples, "--out", str(tmp_path / "out")]
+    result = run(tmp_path, "code", *argv)
+    assert (result["base"]["avg"], result["plus"]["avg"]) == (0.0, 0.0)
+
+
+def test_check_scripts(tmp_path, write):
+    task = {"task_id": "HumanEval/900", "prompt": "def double(x):\n", "canonical_solution": "    return 2 * x\n",
+            "entry_point": "double", "test": "def check(candidate):\n    assert candidate(2) == 4\n"}  # fmt: skip
+    samples = write("s.jsonl", [{"task_id": "HumanEval/900", "solution": f"def double(x):\n    return {x}\n"}
+                                for x in ("2 * x", "x + 1", "4")])
+    argv = ["--data", write("d.jsonl", [task]), "--samples", samples, "--out", str(tmp_path / "out")]
+    result = run(tmp_path, "code", *argv)
+    assert result["pass"]["avg"] == pytest.approx(200 / 3)
+
+
+BIG = {"task_id": "BigCodeBench/900", "prompt": "import math\ndef task_func(x):\n    '''Root.'''\n",
+       "prompt_wo_doc": "import math\ndef task_func(x):\n", "canonical_solution": "    return math.sqrt(x)\n",
+       "entry_point": "task_func", "libs": ["math"],
+       "test": "import unittest\nclass TestCases(unittest.TestCase):\n    def test_a(self):\n"
+               "        self.assertEqual(task_func(4), 2)\n"}  # fmt: skip
+
+
+def test_bigcodebench_samples_are_calibrated_and_missing_libraries_skip_a_task(tmp_path, write, models):
+    other = BIG | {"task_id": "BigCodeBench/901", "libs": ["surely_not_installed"]}
+    models(lambda chat, seed: ["```python\ndef task_func(x):\n    return math.sqrt(x)\n```", "No idea."][seed % 2])
+    result = run(tmp_path, "code", "--data", write("d.jsonl", [BIG, other]), "--model", "m", "-n", "2", "--out",
+                 str(tmp_path / "out"))
+    assert (result["tasks"], result["skipped"], result["pass"]["avg"]) == (1, 1, 50.0)  # an empty body passes nothing
+    sample = json.loads((tmp_path / "out" / "samples.jsonl").read_text().splitlines()[0])
+    assert sample["solution"].startswith("import math\ndef task_func(x):\n\n    pass\ndef task_func(x):\n")
+
+
+def test_verify_tells_a_broken_benchmark(tmp_path, write, capsys):
+    with pytest.raises(SystemExit) as status:
+        evaluation.main(["verify", "--data", write("d.jsonl", [DOUBLE, GREET]), "--workers", "1"])
+    assert status.value.code == 0
+    assert capsys.readouterr().out == "2 of 2 references pass, 2 of 2 broken ones fail\n"
+    question = {"id": "q", "prompt": "", "entry_point": "f", "reference": "def f(x):\n    return x\n",
+                "tests": ["assert f(1) == 2"]}  # fmt: skip
+    with pytest.raises(SystemExit) as status:
+        evaluation.main(["verify", "--data", write("e.jsonl", [question]), "--workers", "1"])
+    assert status.value.code == 1
+    assert capsys.readouterr().out.splitlines()[:2] == ["q: the reference fails", "q: the broken reference passes"]
+
+
+def test_tests_asks_in_rounds_and_counts_as_the_benchmark_does(tmp_path, write, models):
+    function = {"func_name": "double", "code": "def double(x):\n    return 2 * x\n", "prompt": "Doubles x.",
+                "task_id": "7", "test_list": []}  # fmt: skip
+    again = function | {"task_id": "8"}
+    rounds = {1: "assert double(0) == 0", 3: "assert double(3) == 6"}  # by the length of the chat
+    seen = models(lambda chat, seed: rounds[len(chat)])
+    argv = ["--data", write("d.jsonl", [function, again]), "--model", "m", "--asserts", "2"]
+    result = run(tmp_path, "tests", *argv, "--out", str(tmp_path / "out"))
+    assert [len(chat) for chat in seen] == [1, 1, 3, 3]
+    assert seen[2][1]["content"] == rounds[1]  # the earlier test is in sight
+    assert (result["pass@1"], result["pass@2"], result["whole_suites"]) == (100.0, 100.0, 2)
+    # 2 * x: eleven other operators, 3 * x, 1 * x. At 0 all of 0 * 2, 0 / 2, ... agree, at 3 they do not.
+    assert result["mut@1"] < result["mut@2"] == 100.0
+    assert result["mul"] == result["kill"] == 100.0
+
+
+def test_a_suite_with_a_wrong_assert_is_not_in_the_mutation_score(tmp_path, write, models):
+    functions = [{"func_name": "double", "code": "def double(x):\n    return 2 * x\n", "prompt": p, "task_id": p,
+                  "test_list": []} for p in ("good", "bad")]  # fmt: skip
+    good, bad = "assert double(3) == 6\nassert double(0) == 0", "assert double(3) == 6\nassert double(0) == 1"
+    models(lambda chat, seed: good if "good" in chat[0]["content"] else bad)
+    argv = ["--data", write("d.jsonl", functions), "--model", "m", "--asserts", "2", "--out", str(tmp_path / "out")]
+    result = run(tmp_path, "tests", *argv, "--suite", "--black-box")
+    assert (result["asked"], result["black_box"], result["whole_suites"]) == ("at once", True, 1)
+    assert (result["pass@2"], result["mut@2"], result["mul"]) == (75.0, 100.0, 75.0)
+    assert result["kill"] == 100.0  # with the ground truth's values both suites kill
+
+
+def values_of(*rows):
+    return [[Value(True, out) for out in row] for row in rows]
+
+
+def test_ties_go_to_the_largest_agreement_then_to_the_shortest():
+    tests = extract_tests("assert f(1) == 1\nassert f(2) == 2", "f", 2)
+    assert evaluation.choose(["aaa", "bb", "cc"], tests, values_of([1, 0], [0, 2], [1, 2])) == 2
+    assert evaluation.choose(["a", "bbb", "ccc"], tests, values_of([1, 9], [0, 2], [0, 2])) == 1
+    assert evaluation.choose(["aaaa", "bbb"], tests, values_of([1, 9], [0, 2])) == 1
+    assert evaluation.choose(["aaaa", "bbb"], tests, values_of([1, 9], [0, 2]), cure=True) == 0
+    assert evaluation.choose(["aaaa", "bbb"], [], [[], []]) == 1
+
+
+def test_best_of_reports_every_pair(tmp_path, write, models):
+    def reply(chat, seed):
+        if "assert" in chat[0]["content"]:
+            return "assert double(1) == 2\nassert double(-1) == -2\nassert double(-2) == -4"
+        body = "return x + x if x > 0 else x" if seed % 2 == 0 else "return 2 * x"
+        return f"```python\ndef double(x):\n    {body}\n```"
+
+    models(reply)
+    argv = ["--data", write("d.jsonl", [DOUBLE]), "--coder", "c1", "c2", "--tester", "t1", "t2", "-n", "2"]
+    result = run(tmp_path, "best-of", *argv, "--out", str(tmp_path / "out"))
+    assert set(result["pairs"]) == {"c1 + t1", "c1 + t2", "c2 + t1", "c2 + t2"}
+    assert set(map(str, result["pairs"].values())) == {str({"first": 0.0, "best": 100.0, "oracle": 100.0})}
+
+
+def test_exported_tests_carry_the_ground_truths_values(tmp_path, write, models):
+    models(lambda chat, seed: "assert double(1) == 2\nassert double(2) == 5\nassert double(1) == 2\nassert double(x)")
+    out = tmp_path / "out.jsonl"
+    evaluation.main(["export-tests", "--data", write("d.jsonl", [DOUBLE]), "--tester", "t", "--out", str(out)])
+    (question,) = load_questions(str(out))
+    assert question.tests == ("assert double(1) == 2", "assert double(2) == 4")
+
+
+def test_help_tells_what_each_command_does(capsys):
+    for argv in (["--help"], ["code", "--help"], ["tests", "--help"]):
+        with pytest.raises(SystemExit):
+            evaluation.main(argv)
+    text = " ".join(capsys.readouterr().out.split())
+    assert "eval.py best-of --coder BASE TRAINED" in text
+    assert "its mean over those functions only whose asserts all hold" in text
+
+
+# ---- real data, and the published tools ----
+
+
+@pytest.mark.parametrize("name", ["HumanEvalPlus.jsonl.gz", "MbppPlus.jsonl.gz"])
+def test_references_pass_and_broken_ones_fail(data, name, capsys):
+    with pytest.raises(SystemExit) as status:
+        evaluation.main(["verify", "--data", str(data / name), "--limit", "4"])
+    assert (status.value.code, capsys.readouterr().out) == (0, "4 of 4 references pass, 4 of 4 broken ones fail\n")
+
+
+def test_functions_get_the_imports_that_their_benchmark_runs_them_with(data, box):
+    path = str(data / "ULT_Lite.json")
+    asserts = [task.row["test_list"] for task in evaluation.load_tasks(path)]
+    questions = load_questions(path), [task.question for task in evaluation.load_tasks(path)]
+    runs = [box.check([(q.reference, row) for q, row in zip(group, asserts, strict=True)]) for group in questions]
+    bare, whole = [sum(status is Status.PASS for row in rows for status in row) for rows in runs]
+    assert bare < 110 < 130 < whole < 150  # of 1,000: the file's own asserts are mostly wrong
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("argv", [("evalplus", "--part", "40"), ("mutants", "--functions", "12")])
+def test_agreement_with_the_published_tools(data, argv):
+    pytest.importorskip("evalplus", reason="the eval extra is not installed")
+    pytest.importorskip("cosmic_ray", reason="the eval extra is not installed")
+    script = Path(__file__).parent / "agreement.py"
+    done = subprocess.run([sys.executable, str(script), *argv], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    print(done.stdout)
