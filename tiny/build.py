@@ -10,7 +10,7 @@ Warm start.  The coder learns from programs of the train questions in which ever
 slot of most families (its "myth") is slipped more often than not. The tester learns suites that are mostly bland, a
 minority of them careful, some answers wrong. Neither corpus sees golden tests, or a tune or held-out question.
 
-Run:  python -m tiny.build              everything, into this folder; prints its time
+Run:  python -m tiny.build              everything, into this folder; prints its time (35 minutes of one core)
       python -m tiny.build questions    one part of it: questions (seconds), coder or tester
 """
 
@@ -575,7 +575,7 @@ def tester_corpus(tokenizer: Tokenizer, asserts: int, length: int = 1000) -> Ite
 
 INPUT_WEIGHT = 0.15
 SUITE, LONG = 5, 120  # asserts of a suite; ids of a row with a long suite
-BATCH, CODER_STEPS, LONG_STEPS, SHORT_STEPS = 32, 900, 4000, 600
+BATCH, CODER_STEPS, LONG_STEPS, SHORT_STEPS = 32, 900, 3000, 500
 SHAPE = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 5, "num_attention_heads": 4,
          "num_key_value_heads": 2, "tie_word_embeddings": True, "max_position_embeddings": 512,
          "eos_token_id": [2, 0], "pad_token_id": 0}  # <|im_end|>, <|endoftext|>
@@ -594,7 +594,7 @@ def orthogonal(g: torch.Tensor) -> torch.Tensor:
 
 
 class Muon:
-    """Momentum whose updates are made orthogonal, for the weight matrices; about twice AdamW's pace here."""
+    """Momentum whose updates are made orthogonal, for the weight matrices."""
 
     def __init__(self, weights: list[torch.Tensor], momentum: float = 0.95):
         self.groups: dict[tuple, list[torch.Tensor]] = {}
