@@ -10,7 +10,7 @@ Warm start.  The coder learns from programs of the train questions in which ever
 slot of most families (its "myth") is slipped more often than not. The tester learns suites that are mostly bland, a
 minority of them careful, some answers wrong. Neither corpus sees golden tests, or a tune or held-out question.
 
-Run:  python -m tiny.build              everything, into this folder; prints its time (35 minutes of one core)
+Run:  python -m tiny.build              everything, into this folder; prints its time (about 35 minutes of one core)
       python -m tiny.build questions    one part of it: questions (seconds), coder or tester
 """
 
