@@ -266,19 +266,23 @@ class Layers:
         self.without, self.state, self.enter, self.fds, steps = without, {}, [], [], []
         for name in NAMESPACES:
             self.put_on(f"{name} namespace", self.unshare, name)
-        if self.active("pid namespace"):
-            if pid := os.fork():  # the child is the first process of the namespace: with it, all others end
-                os._exit(os.waitpid(pid, 0)[1] != 0)
-            self.fds = [os.open("/proc/self/ns/pid", os.O_RDONLY)]
-            new = NAMESPACES["pid"]
-            self.enter = [prepared("setns", *self.fds, new), prepared("unshare", new)]
         used = [*self.readable(), sys.executable]
         self.folder = next(path for path in ("/tmp", "/var/tmp", "/mnt") if not any(f.startswith(path) for f in used))
+        spare = f"{self.folder}/codea1-{os.urandom(8).hex()}"
+        if pid := os.fork():  # the child is the first process of its pid namespace: with it, all others end
+            os.waitpid(pid, 0)
+            if os.path.isdir(spare):
+                empty(spare)
+                os.rmdir(spare)
+            os._exit(0)
+        if self.active("pid namespace"):
+            self.fds, new = [os.open("/proc/self/ns/pid", os.O_RDONLY)], NAMESPACES["pid"]
+            self.enter = [prepared("setns", *self.fds, new), prepared("unshare", new)]
         if self.active("mount namespace"):
             self.put_on("mount namespace", self.mount)
         if not self.active("mount namespace"):
-            self.folder += f"/codea1-{os.urandom(8).hex()}"
-            os.mkdir(self.folder, 0o700)
+            os.mkdir(spare, 0o700)
+            self.folder = spare
         self.put_on("no new privileges", syscall, "prctl", 38, 1, 0, 0, 0)
         self.put_on("landlock", self.landlock)
         self.put_on("seccomp", lambda: syscall("prctl", *self.filter(numbers(FORBIDDEN))))
@@ -512,10 +516,8 @@ def fork_server(ctl: socket.socket, settings: dict) -> None:
                 os.waitpid(pid, 0)
             empty(layers.folder)
             if not what:
-                break
+                os._exit(0)
             ctl.sendall(b"d")
-    if not layers.active("mount namespace"):
-        os.rmdir(layers.folder)
 
 
 def start(sock: socket.socket, serve: Callable, last: Sequence[Callable], others: Iterable[int]) -> None:
