@@ -378,7 +378,7 @@ def load_tasks(path: str, limit: int | None = None) -> list[Task]:
         text = file.read()
     is_list = path.removesuffix(".gz").endswith(".json")
     rows = json.loads(text) if is_list else [json.loads(line) for line in text.split("\n") if line.strip()]
-    found = list(map(Task, data.load_questions(path), rows))[:limit]
+    found = [Task(question, row) for question, row in zip(data.load_questions(path), rows, strict=True)][:limit]
     return [replace(task, question=with_imports(task.question)) if "func_name" in task.row else task for task in found]
 
 
@@ -483,7 +483,8 @@ def close(out: Any, expected: Any, atol: float) -> bool:
     if type(out) is not type(expected) or (isinstance(out, list | tuple) and len(out) != len(expected)):
         return False
     out, expected = np.asarray(out), np.asarray(expected)
-    return np.broadcast(out, expected).size < 10**8 and bool(np.allclose(out, expected, rtol=1e-07, atol=atol))
+    with np.errstate(all="ignore"):
+        return np.broadcast(out, expected).size < 10**8 and bool(np.allclose(out, expected, rtol=1e-07, atol=atol))
 
 
 def passes(task: Task, cases: list[Case], values: list[Value]) -> bool:
@@ -499,7 +500,7 @@ def passes(task: Task, cases: list[Case], values: list[Value]) -> bool:
             if number == "HumanEval/32":
                 accepted = abs(sum(c * math.pow(out, i) for i, c in enumerate(*case.args))) <= atol
             elif number in ANY_ORDER:
-                accepted = set(out) == set(expected)
+                accepted = len(out) < 3000 and set(out) == set(expected)  # bounded: hashes can be made to collide
             elif number in NOT_NONE:
                 accepted = (out if type(out) is bool else out is not None) == expected
             else:
@@ -598,7 +599,7 @@ class Journal:
                  shown: Sequence[str]) -> list[dict]:
         """A record for every task: work(seed, tasks of a batch) makes those that are not there yet. The batches are
         always the same ones, so an interrupted run ends with the records of an uninterrupted one."""
-        with tqdm(total=len(tasks), unit="task", desc=self.path.parent.name) as bar:
+        with tqdm(total=len(tasks), unit="task", desc=self.path.parent.name, disable=None) as bar:
             for start in range(0, len(tasks), batch):
                 part = list(tasks[start : start + batch])
                 if any(task.question.id not in self.rows for task in part):
@@ -629,6 +630,8 @@ def load_model(path: str, device: str, dtype: str) -> tuple[Qwen2, Tokenizer]:
 
 
 def ask(path: str, args: Namespace, chats: Sequence[list[dict]], n: int, seed: int) -> list[list[str]]:
+    if path is None:
+        raise ValueError("give --model, or --samples")
     sampling = dict(temperature=0.0, top_p=1.0) if args.greedy else dict(temperature=args.temperature, top_p=args.top_p)
     return replies(*load_model(path, args.device, args.dtype), chats, n, max_new_tokens=args.max_new_tokens,
                    seed=args.seed + seed, **sampling)
@@ -636,8 +639,10 @@ def ask(path: str, args: Namespace, chats: Sequence[list[dict]], n: int, seed: i
 
 def open_box(args: Namespace, tasks: Sequence[Task]) -> Sandbox:
     """Benchmarks with limits of their own get EvalPlus' 4 GiB; all others have the limits of training."""
-    return Sandbox(args.workers, timeout=10.0, memory_mb=4096) if tasks[0].kind in ("plus", "unittest") else Sandbox(
-        args.workers)
+    if not tasks:
+        raise ValueError("no task is left: --limit is 0, or the libraries that the tasks need are not installed")
+    own_limits = tasks[0].kind in ("plus", "unittest")
+    return Sandbox(args.workers, timeout=10.0, memory_mb=4096) if own_limits else Sandbox(args.workers)
 
 
 def program_of(task: Task, reply: str) -> str:
@@ -884,7 +889,7 @@ def run_export(args: Namespace) -> None:
     """
     questions, kept = [task.question for task in load_tasks(args.data, args.limit)], []
     with Sandbox(args.workers) as box:
-        for start in tqdm(range(0, len(questions), args.batch), unit="batch"):
+        for start in tqdm(range(0, len(questions), args.batch), unit="batch", disable=None):
             part = questions[start : start + args.batch]
             suites = sample_suites(args.tester[0], part, args, start, at_once=True)
             for question, (_, valid) in zip(part, validate(part, [[suite] for suite in suites], box), strict=True):
@@ -911,7 +916,7 @@ OPTIONS: dict[str, dict] = {
     "--limit": dict(type=int, help="only the first so many tasks"),
     "--workers": dict(type=int, help="sandbox processes (default: one per core); no result depends on it"),
     "--out": dict(default="runs/eval", help="what is written; a folder with an unfinished run is gone on with"),
-    "--style": dict(default="instruct", help="prompts: instruct, or plain for the embedded models"),
+    "--style": dict(default="instruct", choices=list(data.PROMPTS), help="prompts; plain: the embedded models"),
     "--temperature": dict(type=float, default=0.7, help="default 0.7"),
     "--top-p": dict(type=float, default=0.95, help="default 0.95"),
     "--greedy": dict(action="store_true", help="temperature 0"),
@@ -919,7 +924,7 @@ OPTIONS: dict[str, dict] = {
     "--seed": dict(type=int, default=0, help="default 0"),
     "--batch": dict(type=int, default=8, help="tasks sampled together, lost by an interruption (default 8)"),
     "--device": dict(default="cuda" if torch.cuda.is_available() else "cpu", help="default: cuda, if it is there"),
-    "--dtype": dict(default="float32", help="float32 or bfloat16"),
+    "--dtype": dict(default="float32", choices=["float32", "bfloat16"]),
     "--asserts": dict(type=int, default=5, help="k, the asserts of a suite (default 5)"),
     "--black-box": dict(action="store_true", help="hide the function under test"),
     "--suite": dict(action="store_true", help="ask for the k asserts at once; default: one a round"),
