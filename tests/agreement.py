@@ -25,6 +25,8 @@ from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tqdm import tqdm
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from eval import Judge, Task, load_tasks, mutants
@@ -131,27 +133,27 @@ def evalplus_verdicts(samples: list[tuple[str, Task, str]], folder: Path, worker
     from evalplus.gen.util import trusted_exec
 
     problems = {**get_human_eval_plus(), **get_mbpp_plus()}
-    truth: dict[tuple[str, str], tuple] = {}
-    for task_id, part in sorted({(task.question.id, part) for _, task, _ in samples for part in ("base", "plus")}):
+    by_task: dict[str, list[int]] = defaultdict(list)
+    for i, (_, task, _) in enumerate(samples):
+        by_task[task.question.id].append(i)
+    verdicts: list[dict[str, bool]] = [{} for _ in samples]
+
+    def judge(task_id: str) -> None:  # one task at a time: all expected outputs together take gigabytes
         problem = problems[task_id]
-        with contextlib.redirect_stdout(io.StringIO()):
-            truth[task_id, part] = trusted_exec(
+        for part in ("base", "plus"):
+            expected, times = trusted_exec(
                 problem["prompt"] + problem["canonical_solution"], problem[f"{part}_input"], problem["entry_point"],
                 record_time=True, output_not_none=problem["entry_point"] in MBPP_OUTPUT_NOT_NONE_TASKS)  # fmt: skip
+            for i in by_task[task_id]:
+                status, _ = untrusted_check("mbpp" if "Mbpp" in task_id else "humaneval", samples[i][2],
+                                            problem[f"{part}_input"], problem["entry_point"], expected,
+                                            problem["atol"], times, fast_check=True)  # fmt: skip
+                verdicts[i][part] = status == PASS
 
-    def verdict(entry: tuple[str, Task, str]) -> dict[str, bool]:
-        _, task, program = entry
-        problem, found = problems[task.question.id], {}
-        for part in ("base", "plus"):
-            expected, times = truth[task.question.id, part]
-            status, _ = untrusted_check("mbpp" if "Mbpp" in task.question.id else "humaneval", program,
-                                        problem[f"{part}_input"], problem["entry_point"], expected, problem["atol"],
-                                        times, fast_check=True)  # fmt: skip
-            found[part] = status == PASS
-        return found
-
-    with ThreadPoolExecutor(workers) as pool:  # each check is a process of its own
-        return list(pool.map(verdict, samples))
+    # Each check is a process of its own; what the solutions print is not wanted.
+    with ThreadPoolExecutor(workers) as pool, contextlib.redirect_stdout(io.StringIO()):
+        list(tqdm(pool.map(judge, by_task), total=len(by_task), desc="evalplus", unit="task"))
+    return verdicts
 
 
 def compare_evalplus(folder: Path, part: int, workers: int) -> bool:
