@@ -209,7 +209,7 @@ def test_the_same_program_gives_the_same_values_again():
 SCRIPT = "def helper(x):\n    return x + 1\n\ndef check(candidate):\n    assert candidate(1) == helper(1)\n"
 
 
-CATCHING = "def check(candidate):\n    try:\n        candidate(1)\n        assert False\n    except ValueError:\n        pass\n"
+CATCHING = "def check(candidate):\n    try:\n        candidate(1)\n    except ValueError:\n        return\n    raise KeyError\n"
 KEYWORDS = "def check(candidate):\n    assert candidate(1, {2}, a=(3,)) == [(1, {2}), {'a': (3,)}]\n"
 YES = "def inc(x):\n    class Yes:\n        def __eq__(self, other): return True\n    return Yes()\n"
 
@@ -255,7 +255,7 @@ def test_wall_limit_for_what_uses_no_cpu_time(box):
 
 
 def test_limits_are_in_cpu_time_so_that_a_busy_machine_changes_no_verdict():
-    """0.3 s of work under a limit of 1 s passes, although six such programs share the machine."""
+    """Six programs of 0.3 s under a limit of 3 s pass, although they share the machine with whatever else runs."""
     program = """
 import time
 def f(x):
@@ -263,7 +263,7 @@ def f(x):
     while time.process_time() < end: pass
     return x
 """
-    with Sandbox(workers=6, timeout=1.0) as box:
+    with Sandbox(workers=6, timeout=3.0) as box:
         assert box.check([(program, ["assert f(1) == 1"])] * 6) == [[PASS]] * 6
 
 
