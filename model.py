@@ -28,7 +28,6 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 # ---------------------------------------------------------------- config
@@ -164,8 +163,9 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend, layer: int) -> Tensor:
         a, m = self.self_attn, self.mlp
         parts = project(self.input_layernorm(x), a.q_proj, a.k_proj, a.v_proj)
-        q, k, v = (part.unflatten(-1, (-1, self.head_dim)) for part in parts)  # (B, T, H or K, D)
-        out = attend(layer, rotate(q, *rope), rotate(k, *rope), v)  # (B, T, H, D)
+        qk = rotate(torch.cat(parts[:2], -1).unflatten(-1, (-1, self.head_dim)), *rope)  # (B, T, H + K, D)
+        v = parts[2].unflatten(-1, (-1, self.head_dim))  # (B, T, K, D)
+        out = attend(layer, qk[:, :, :-v.shape[2]], qk[:, :, -v.shape[2]:], v)  # (B, T, H, D)
         x = x + project(out.flatten(2), a.o_proj)[0]
         gate, up = project(self.post_attention_layernorm(x), m.gate_proj, m.up_proj)
         return x + project(F.silu(gate) * up, m.down_proj)[0]
@@ -510,7 +510,7 @@ def generate(
 
 
 CHECK_EVERY = 4  # decode steps between two looks at which rows have ended
-PREFILL_TOKENS = 4096  # of one batch of prompts, padding counted
+PREFILL_TOKENS = 4096  # of the prompts that run through the model together
 SHRINK_AT = 0.75  # share of slots in use under which a run that only waits for its last rows drops the free ones
 
 
@@ -574,26 +574,32 @@ class Sampler:
         for prompt, slot in self.holder.items():  # at most one, and its rows are the first to be taken
             for cache in (*self.k, *self.v):
                 cache[taken[prompt]] = cache[slot].clone()  # the slot may be one of those taken
-        new = sorted((prompt for prompt in taken if prompt not in self.holder), key=lambda i: len(self.prompts[i]))
+        new = [prompt for prompt in taken if prompt not in self.holder]
         size = max(PREFILL_TOKENS // int(first.max() + 1), 1)
         for start in range(0, len(new), size):
             self.prefill({prompt: taken[prompt] for prompt in new[start:start + size]})
         self.holder = {prompt: taken[prompt][0] for prompt, _ in list(self.waiting)[:1] if prompt in taken}
 
     def prefill(self, wave: dict[int, list[int]]) -> None:
-        """Run prompts, less their last tokens, through the model and copy each one's keys and values to its slots."""
-        device = self.state.device
-        ids = pad_sequence([torch.tensor(self.prompts[i][:-1], dtype=torch.int64) for i in wave], batch_first=True)
-        slots = torch.tensor([slot for found in wave.values() for slot in found], device=device)
-        source = torch.tensor([i for i, found in enumerate(wave.values()) for _ in found], device=device)
+        """Run prompts, less their last tokens, through the model in one row; copy keys and values to their slots."""
+        device, spans, ids, positions = self.state.device, [], [], []
+        for prompt, slots in wave.items():
+            count = len(self.prompts[prompt]) - 1
+            spans.append((slice(len(ids), len(ids) + count), torch.tensor(slots, device=device)))
+            ids += self.prompts[prompt][:-1]
+            positions += range(count)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            self.k[layer][slots, :, :, :k.shape[1]] = k[source].permute(0, 2, 3, 1)
-            self.v[layer][slots, :, :v.shape[1]] = v[source].transpose(1, 2)
-            return causal(layer, q, k, v)
+            out = torch.empty_like(q)
+            for span, slots in spans:
+                count = span.stop - span.start
+                self.k[layer][slots, :, :, :count] = k[0, span].permute(1, 2, 0)
+                self.v[layer][slots, :, :count] = v[0, span].transpose(0, 1)
+                out[:, span] = causal(layer, q[:, span], k[:, span], v[:, span])
+            return out
 
-        if ids.shape[1]:
-            self.model.hidden(ids.to(device), attend=attend)
+        if ids:
+            self.model.hidden(torch.tensor([ids], device=device), torch.tensor([positions], device=device), attend)
 
     def decode(self, steps: int) -> None:
         """A few tokens more for every slot, without looking whether a row ends."""
@@ -616,7 +622,7 @@ class Sampler:
         """One token for every slot. Tensors only: nothing here waits for the device or asks about a row."""
         key, token, first, length, limit = self.state
         slots, places = (torch.arange(n, device=length.device) for n in (len(length), columns))
-        bias = torch.where(places > length[:, None], -torch.inf, 0.0)[:, None, None]  # (S, 1, 1, C)
+        bias = torch.where(places > length[:, None], -torch.inf, 0.0)[:, None, None].to(self.v[0].dtype)  # (S, 1, 1, C)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self.k[layer][slots, :, :, length] = k[:, 0]
@@ -662,8 +668,7 @@ def cached_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     Two products instead of the library's kernel, which on a CPU reads keys once for every head that shares them.
     """
     q = q[:, 0].unflatten(1, (k.shape[1], -1)) * q.shape[-1] ** -0.5  # (S, K, H/K, D): heads that share a key head
-    weights = ((q @ k).float() + bias).softmax(-1)
-    return (weights.to(v.dtype) @ v).flatten(1, 2)[:, None]
+    return ((q @ k + bias).softmax(-1) @ v).flatten(1, 2)[:, None]
 
 
 @contextmanager

@@ -1,0 +1,128 @@
+"""Sampling against transformers' `generate`: the same prompts, tokens, type and threads, in turn.
+
+    CODEA1_DATA=data python tests/bench/generate.py --model SmolLM2-135M
+    ... --loads group --runs 5        only one of the loads: group, single, tail
+    ... --device cuda                 tokens per second and share of the memory bandwidth on a GPU, without the peer
+
+Loads: `group` 4 prompts x 8 samples x 96 tokens; `single` 32 prompts x 1 x 96; `tail` 128 prompts through 32 slots with
+limits drawn from 16 to 512 (the peer: static batches of 32 in the same order, each up to its longest limit). No end id
+stops a row, so both sides do the same work. Prompts are MBPP+'s. The peer runs in bfloat16 with SDPA in inference mode.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import random
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from model import Qwen2, Tokenizer, generate  # noqa: E402
+
+TAIL_SEED = 0
+
+
+def loads(tokenizer: Tokenizer, scale: float) -> dict[str, tuple[list[list[int]], int, list[int]]]:
+    """name -> (prompts, samples of each, limit of each prompt)."""
+    with gzip.open(Path(os.environ["CODEA1_DATA"]) / "MbppPlus.jsonl.gz", "rt") as file:
+        texts = [json.loads(line)["prompt"] for line in file][:128]
+    prompts = [tokenizer.encode_chat([{"role": "user", "content": text}]) for text in texts]
+    draw = random.Random(TAIL_SEED)
+    limits = [draw.randint(16, int(512 * scale)) for _ in prompts]
+    return {"group": (prompts[:4], 8, [96] * 4), "single": (prompts[:32], 1, [96] * 32), "tail": (prompts, 1, limits)}
+
+
+def sample_ours(model: Qwen2, size: int, load: tuple, graphs: bool) -> float:
+    """Seconds of one run."""
+    prompts, n, limits = load
+    start = time.perf_counter()
+    found = generate(model, prompts, n, limits, vocab_size=size, slots=32, cuda_graphs=graphs)
+    seconds = time.perf_counter() - start
+    assert sum(len(s.ids) for group in found for s in group) == n * sum(limits)
+    return seconds
+
+
+@torch.inference_mode()
+def sample_theirs(model, load: tuple) -> float:
+    """Seconds of one run in static, left-padded batches of 32 rows."""
+    prompts, n, limits = load
+    rows = 32 // n
+    start = time.perf_counter()
+    for i in range(0, len(prompts), rows):
+        batch, longest = prompts[i:i + rows], max(limits[i:i + rows])
+        width = max(map(len, batch))
+        ids = torch.tensor([[0] * (width - len(p)) + p for p in batch])
+        mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in batch])
+        out = model.generate(ids, attention_mask=mask, max_new_tokens=longest, do_sample=True, temperature=1.0, top_k=0,
+                             top_p=1.0, num_return_sequences=n, eos_token_id=None, pad_token_id=0)
+        assert out.shape == (len(batch) * n, width + longest)
+    return time.perf_counter() - start
+
+
+def load_theirs(path: str):
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16, attn_implementation="sdpa").eval()
+    model.generation_config.eos_token_id = None
+    return model
+
+
+def bandwidth(device: str) -> float:
+    """Bytes per second that a large copy reads and writes."""
+    source = torch.empty(1 << 27, dtype=torch.uint8, device=device)
+    target, best = torch.empty_like(source), float("inf")
+    for _ in range(8):
+        start = time.perf_counter()
+        target.copy_(source)
+        if device != "cpu":
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return 2 * source.numel() / best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--loads", nargs="+", default=["group", "single", "tail"], choices=["group", "single", "tail"])
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--tail-scale", type=float, default=1.0, help="shortens the tail load's limits")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    tokenizer = Tokenizer.from_pretrained(args.model)
+    ours = Qwen2.from_pretrained(args.model, dtype=torch.bfloat16, device=args.device)
+    theirs = load_theirs(args.model) if args.device == "cpu" else None
+    speed, c = bandwidth(args.device), ours.config
+    weights = sum(p.numel() for p in ours.parameters()) * 2
+    print(f"bfloat16, {args.threads} threads, copy bandwidth {speed / 1e9:.1f} GB/s; peer: sdpa, inference mode")
+    for name in args.loads:
+        load = loads(tokenizer, args.tail_scale)[name]
+        prompts, n, limits = load
+        times, peer_times = [], []
+        for _ in range(args.runs):
+            times.append(sample_ours(ours, len(tokenizer), load, args.device != "cpu"))
+            if theirs:
+                peer_times.append(sample_theirs(theirs, load))
+        tokens, seconds = n * sum(limits), statistics.median(times)
+        steps = tokens / min(32, n * len(prompts))  # decode steps if every slot were always in use
+        mean_length = statistics.mean(len(p) + limit / 2 for p, limit in zip(prompts, limits, strict=True))
+        cache = 32 * mean_length * 4 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim
+        limit = (weights + cache) / speed
+        print(f"{name:6} ours {seconds:6.1f} s {tokens / seconds:6.0f} tok/s, {1e3 * seconds / steps:5.1f} ms a step "
+              f"of 32; weights {weights / 1e6:.0f} MB + cache {cache / 1e6:.0f} MB a step are {1e3 * limit:.1f} ms "
+              f"at copy bandwidth: {limit * steps / seconds:.0%} of the limit")
+        if peer_times:
+            peer = statistics.median(peer_times)
+            print(f"       peer {peer:6.1f} s {tokens / peer:6.0f} tok/s; ratio {peer / seconds:.2f} "
+                  f"(runs {', '.join(f'{b / a:.2f}' for a, b in zip(times, peer_times, strict=True))})", flush=True)
+
+
+if __name__ == "__main__":
+    main()
