@@ -511,7 +511,7 @@ def generate(
 
 CHECK_EVERY = 4  # decode steps between two looks at which rows have ended
 PREFILL_TOKENS = 4096  # of the prompts that run through the model together
-SHRINK_AT = 0.75  # share of slots in use under which a run that only waits for its last rows drops the free ones
+SHRINK_AT = 0.75  # share in use under which slots (once none waits) and columns of the cache are dropped
 
 
 class Sampler:
@@ -546,14 +546,13 @@ class Sampler:
         self.graph, self.graph_shape = None, None
 
     def reserve(self, columns: int) -> None:
-        """Room for rows of this length. The cache grows by half at a time, as far as replies turn out to need it."""
-        old = self.k[0].shape[3]
-        if columns > old:
-            longest = max(len(p) + limit for p, limit in zip(self.prompts, self.limits, strict=True))
-            extra = -(-max(columns, min(old * 3 // 2, longest)) // 64) * 64 - old  # rounded up to blocks of 64
+        """Fit the cache to rows of this length, in blocks; every step reads all of it, so it is cut back as well."""
+        block, old = 256 if self.cuda_graphs else 32, self.k[0].shape[3]
+        new = -(-columns // block) * block
+        if new > old or new < old * SHRINK_AT:
             for i in range(len(self.k)):  # zeros, because what a mask hides is still multiplied, by 0
-                self.k[i] = F.pad(self.k[i], (0, extra))
-                self.v[i] = F.pad(self.v[i], (0, 0, 0, extra))
+                self.k[i] = F.pad(self.k[i], (0, new - old))
+                self.v[i] = F.pad(self.v[i], (0, 0, 0, new - old))
 
     def refill(self) -> None:
         """Put waiting rows into the free slots; when none waits, drop slots that stay free."""
@@ -570,7 +569,7 @@ class Sampler:
         state = torch.stack((row_keys(self.seed, index, sample), token, first, first, limit))
         self.state[:, slots] = state.to(self.state.device)
         self.done[slots] = False
-        self.reserve(int(first.max()))
+        self.reserve(int(self.state[3].max()))
         for prompt, slot in self.holder.items():  # at most one, and its rows are the first to be taken
             for cache in (*self.k, *self.v):
                 cache[taken[prompt]] = cache[slot].clone()  # the slot may be one of those taken
@@ -603,31 +602,27 @@ class Sampler:
 
     def decode(self, steps: int) -> None:
         """A few tokens more for every slot, without looking whether a row ends."""
-        longest = int(self.state[3].max()) + steps
-        self.reserve(longest)
-        block = 256 if self.cuda_graphs else 16
-        columns = min(-(-longest // block) * block, self.k[0].shape[3])
-        shape = (len(self.rows), self.k[0].shape[3], columns)  # a captured step is bound to tensors of these sizes
+        self.reserve(int(self.state[3].max()) + steps)
         for _ in range(steps):
-            if self.graph and self.graph_shape == shape:
+            if self.graph and self.graph_shape == self.k[0].shape:  # else the cache has moved since it was captured
                 self.graph.replay()
                 continue
-            self.step(columns)
+            self.step()
             if self.cuda_graphs:
-                self.graph, self.graph_shape = torch.cuda.CUDAGraph(), shape
+                self.graph, self.graph_shape = torch.cuda.CUDAGraph(), self.k[0].shape
                 with torch.cuda.graph(self.graph):
-                    self.step(columns)
+                    self.step()
 
-    def step(self, columns: int) -> None:
+    def step(self) -> None:
         """One token for every slot. Tensors only: nothing here waits for the device or asks about a row."""
         key, token, first, length, limit = self.state
-        slots, places = (torch.arange(n, device=length.device) for n in (len(length), columns))
-        bias = torch.where(places > length[:, None], -torch.inf, 0.0)[:, None, None].to(self.v[0].dtype)  # (S, 1, 1, C)
+        slots, columns = (torch.arange(n, device=length.device) for n in (len(length), self.k[0].shape[3]))
+        bias = torch.where(columns > length[:, None], -torch.inf, 0.0).to(self.v[0].dtype)[:, None, None]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self.k[layer][slots, :, :, length] = k[:, 0]
             self.v[layer][slots, :, length] = v[:, 0]
-            return cached_attention(q, self.k[layer][..., :columns], self.v[layer][:, :, :columns], bias)
+            return cached_attention(q, self.k[layer], self.v[layer], bias)
 
         states = self.model.hidden(token[:, None], length[:, None], attend)
         count = length - first
