@@ -29,7 +29,6 @@ import json
 import marshal
 import math
 import os
-import resource
 import select
 import signal
 import socket
@@ -39,10 +38,16 @@ import time
 import types
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from enum import Enum
 from functools import lru_cache, partial
 from itertools import count
 from typing import Any, NamedTuple
+
+try:
+    import resource
+except ImportError:
+    raise ImportError("programs run on Linux, and on macOS with fewer protections: on Windows use WSL") from None
 
 AS_WORKER = sys.argv[:2] == ["-c", "--worker"]
 if not AS_WORKER:  # every fork copies what a worker has loaded, and the rules that judge values have no place there
@@ -78,23 +83,17 @@ class SandboxError(RuntimeError):
 
 
 class Opaque:
-    """Stands for a value that is no plain data. Equal to nothing."""
+    """Stands for a value that is no plain data, and equals nothing; or, with a digest for a type name, for a list or
+    tuple too large to travel, which a script can still compare."""
 
     def __init__(self, type_name: str):
         self.type_name = type_name
 
     def __eq__(self, other: object) -> bool:
-        return False
+        return type(other) in (list, tuple) and digest(other) == self.type_name
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.type_name!r})"
-
-
-class Huge(Opaque):
-    """A list or tuple too large to travel, known by its digest: a script can still compare it."""
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) in (list, tuple) and digest(other) == self.type_name
+        return f"Opaque({self.type_name!r})"
 
 
 class Value(NamedTuple):
@@ -152,8 +151,8 @@ def decode(data: Any) -> Any:
     if type(data) is not dict:
         return data
     ((tag, content),) = data.items()
-    if tag in ("opaque", "huge", "bytes"):
-        return {"opaque": Opaque, "huge": Huge, "bytes": bytes.fromhex}[tag](content)
+    if tag in ("opaque", "bytes"):
+        return Opaque(content) if tag == "opaque" else bytes.fromhex(content)
     if tag == "int":
         return int(content, 16)
     items = decode(content)
@@ -173,15 +172,15 @@ def dump(value: Any) -> bytes:
             return data
     except OverflowError:
         pass
-    return to_json({"huge": digest(value) if type(value) in (list, tuple) else "too large"}).encode()
+    return to_json({"opaque": digest(value) if type(value) in (list, tuple) else "too large"}).encode()
 
 
 def digest(value: list | tuple) -> str:
     """What equal values of equal types share, within one version of Python."""
-    sha = importlib.import_module("hashlib").sha256(type(value).__name__.encode())
+    sha = importlib.import_module("hashlib").sha256()
     for item in value:
         sha.update(marshal.dumps(item, 2))  # version 2: the same bytes whether objects are shared or not
-    return sha.hexdigest()
+    return f"{type(value).__name__} {sha.hexdigest()}"
 
 
 def name(kind: type) -> str:
@@ -510,7 +509,11 @@ def fork_server(ctl: socket.socket, settings: dict) -> None:
             children[slot] = pid
             sock.close()
         elif what == b"c":
-            ctl.sendall(struct.pack("d", cpu_seconds(children[slot], settings["cpus"])))
+            used = 0.0
+            with suppress(OSError, AttributeError):  # from now on it may run on any core: it is worth it
+                os.sched_setaffinity(children[slot], settings["cpus"])
+                used = time.clock_gettime((~children[slot] << 3) | 2)  # Linux: the CPU clock of another process
+            ctl.sendall(struct.pack("d", used))
         else:
             for pid in [children.pop(slot)] if what else children.values():
                 os.kill(pid, signal.SIGKILL)
@@ -536,15 +539,6 @@ def start(sock: socket.socket, serve: Callable, last: Sequence[Callable], others
         pass
     finally:
         os._exit(0)
-
-
-def cpu_seconds(pid: int, cpus: Iterable[int]) -> float:
-    """CPU time of a process, which from now on may run on any of the cores: it takes long enough to be worth it."""
-    try:
-        os.sched_setaffinity(pid, cpus)
-        return time.clock_gettime((~pid << 3) | 2)  # Linux: the CPU clock of another process
-    except (OSError, AttributeError):
-        return 0.0
 
 
 def empty(folder: str) -> None:
@@ -582,7 +576,7 @@ class Server:
         socket.send_fds(self.ctl, [what + slot], fds)
         data = self.ctl.recv(answer, socket.MSG_WAITALL) if answer else b""
         if len(data) < answer:
-            raise EOFError("the fork server is gone")
+            raise RuntimeError("the fork server is gone")
         return data
 
 
@@ -687,12 +681,13 @@ class Supervisor:
         for _ in range(1 + resumes):
             child = self.child(b"p", source)
             reply = child.ask(["load", source, entry], timeout)
-            loaded = loaded or reply
-            while reply[:1] in (VALUE, RAISED) and loaded[:1] == VALUE and len(replies) < len(calls):
+            loaded, going = loaded or reply, reply[:1] == VALUE
+            while going and len(replies) < len(calls):
                 wall = min(walls[0] + begun - time.monotonic(), walls[1 + len(replies)]) if walls else None
                 reply = child.ask(["call", calls[len(replies)]], math.inf if walls else timeout, wall)
                 room -= len(reply)
                 replies.append(reply if room > 0 and len(reply) <= MAX_REPLY else VALUE + b'{"opaque":"too large"}')
+                going = reply[:1] in (VALUE, RAISED)
             child.close()
             if loaded[:1] != VALUE or len(replies) == len(calls):
                 break
@@ -785,8 +780,6 @@ class Sandbox:
 
     def __init__(self, workers: int | None = None, timeout: float = 2.0, memory_mb: int = 1024,
                  require_isolation: bool = False, _without: Sequence[str] = ()):  # fmt: skip
-        if sys.platform == "win32":
-            raise SandboxError("the sandbox needs Linux (or macOS, with fewer layers): on Windows use WSL")
         cpus = sorted(os.sched_getaffinity(0)) if MACHINE else []
         self.workers, self.timeout = workers or len(cpus) or os.cpu_count() or 1, float(timeout)
         self.settings = {"memory_mb": memory_mb, "without": list(_without), "cpus": cpus}
@@ -880,7 +873,8 @@ class Sandbox:
             if answer[0][:1] != VALUE:
                 return then(Verdict(False, [Status.ERROR] * len(tests)))
             replies = dict(zip(calls, answer[1:], strict=True))
-            return then(Verdict(True, [status(replies[test.call], test) if test else Status.ERROR for test in known]))
+            judge = status if max(map(len, answer)) < 1000 else status.__wrapped__  # no cache of large replies
+            return then(Verdict(True, [judge(replies[test.call], test) if test else Status.ERROR for test in known]))
 
         return self.run(program, entry, calls, finish, resumes)
 
@@ -969,13 +963,9 @@ def value(reply: bytes) -> Value:
         return Value(False, None, "malformed")
 
 
+@lru_cache(maxsize=16384)
 def status(reply: bytes, test: Any) -> Status:
     """The verdict on one test. Anything not proven is no pass."""
-    return (cached_status if len(reply) < 1000 else cached_status.__wrapped__)(reply, test)
-
-
-@lru_cache(maxsize=16384)
-def cached_status(reply: bytes, test: Any) -> Status:
     got = value(reply)
     if got.ok:
         return Status.PASS if tasks.holds(got.value, test) else Status.FAIL
