@@ -15,6 +15,7 @@ import argparse
 import ast
 import contextlib
 import io
+import multiprocessing
 import os
 import random
 import re
@@ -22,7 +23,8 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
+from functools import lru_cache, partial
 from pathlib import Path
 
 from tqdm import tqdm
@@ -123,37 +125,45 @@ def make_samples(tasks: list[Task]) -> list[tuple[str, Task, str]]:
 # ---- EvalPlus ----
 
 
-def evalplus_verdicts(samples: list[tuple[str, Task, str]], folder: Path, workers: int) -> list[dict[str, bool]]:
-    """Base and plus verdicts of the evalplus package, expected outputs from its own code."""
+def evalplus_task(folder: Path, task_id: str, programs: list[str]) -> list[dict[str, bool]]:
+    """Base and plus verdicts of the evalplus package on programs for a task, expected outputs from its own code."""
     os.environ["HUMANEVAL_OVERRIDE_PATH"] = str(folder / FILES["humaneval"])
     os.environ["MBPP_OVERRIDE_PATH"] = str(folder / FILES["mbpp"])
-    from evalplus.data import get_human_eval_plus, get_mbpp_plus
     from evalplus.eval import PASS, untrusted_check
     from evalplus.eval._special_oracle import MBPP_OUTPUT_NOT_NONE_TASKS
     from evalplus.gen.util import trusted_exec
 
-    problems = {**get_human_eval_plus(), **get_mbpp_plus()}
-    by_task: dict[str, list[int]] = defaultdict(list)
-    for i, (_, task, _) in enumerate(samples):
-        by_task[task.question.id].append(i)
-    verdicts: list[dict[str, bool]] = [{} for _ in samples]
-
-    def judge(task_id: str) -> None:  # one task at a time: all expected outputs together take gigabytes
-        problem = problems[task_id]
-        for part in ("base", "plus"):
+    problem, verdicts = evalplus_problems()[task_id], [{} for _ in programs]
+    for part in ("base", "plus"):
+        with contextlib.redirect_stdout(io.StringIO()):
             expected, times = trusted_exec(
                 problem["prompt"] + problem["canonical_solution"], problem[f"{part}_input"], problem["entry_point"],
                 record_time=True, output_not_none=problem["entry_point"] in MBPP_OUTPUT_NOT_NONE_TASKS)  # fmt: skip
-            for i in by_task[task_id]:
-                status, _ = untrusted_check("mbpp" if "Mbpp" in task_id else "humaneval", samples[i][2],
-                                            problem[f"{part}_input"], problem["entry_point"], expected,
-                                            problem["atol"], times, fast_check=True)  # fmt: skip
-                verdicts[i][part] = status == PASS
-
-    # Each check is a process of its own; what the solutions print is not wanted.
-    with ThreadPoolExecutor(workers) as pool, contextlib.redirect_stdout(io.StringIO()):
-        list(tqdm(pool.map(judge, by_task), total=len(by_task), desc="evalplus", unit="task"))
+        for program, verdict in zip(programs, verdicts, strict=True):
+            status, _ = untrusted_check("mbpp" if "Mbpp" in task_id else "humaneval", program,
+                                        problem[f"{part}_input"], problem["entry_point"], expected, problem["atol"],
+                                        times, fast_check=True)  # fmt: skip
+            verdict[part] = status == PASS
     return verdicts
+
+
+@lru_cache
+def evalplus_problems() -> dict[str, dict]:
+    from evalplus.data import get_human_eval_plus, get_mbpp_plus
+
+    return {**get_human_eval_plus(), **get_mbpp_plus()}
+
+
+def evalplus_verdicts(samples: list[tuple[str, Task, str]], folder: Path, workers: int) -> list[dict[str, bool]]:
+    """Verdicts in the order of the samples. Task by task, as all expected outputs together take gigabytes; in processes
+    of one thread, as evalplus forks."""
+    programs: dict[str, list[str]] = defaultdict(list)
+    for _, task, program in samples:
+        programs[task.question.id].append(program)
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        found = pool.map(partial(evalplus_task, folder), programs, programs.values())
+        by_task = dict(zip(programs, map(iter, tqdm(found, total=len(programs), unit="task")), strict=True))
+    return [next(by_task[task.question.id]) for _, task, _ in samples]
 
 
 def compare_evalplus(folder: Path, part: int, workers: int) -> bool:
