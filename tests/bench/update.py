@@ -134,8 +134,12 @@ def main() -> None:
                 results[name].append(torch.load(result) if args.check else json.loads(Path(result).read_text()))
     if args.check:
         (loss, grads), (peer_loss, peer_grads) = results["ours"][0], results["theirs"][0]
-        worst = max(((grads[n] - g).norm() / g.norm()).item() for n, g in peer_grads.items() if g.norm() > 0)
-        return print(f"float32, 8 replies: losses {loss:.7f} and {peer_loss:.7f}; worst relative gradient {worst:.1e}")
+        whole = torch.stack([g.norm() for g in peer_grads.values()]).norm()
+        gap = torch.stack([(grads[n] - g).norm() for n, g in peer_grads.items()]).norm() / whole
+        worst, name = max(((grads[n] - g).norm() / g.norm().clamp(min=1e-12), n) for n, g in peer_grads.items())
+        share = peer_grads[name].norm() / whole
+        return print(f"float32, 8 replies: losses {loss:.7f} and {peer_loss:.7f}; gradients differ by {gap:.1e} of "
+                     f"their norm; most in {name}, by {worst:.1e} of it, {share:.1e} of the whole")
     groups = minibatch(args.model, 4)
     tokens = sum(len(g.prompt) + len(s.ids) for g in groups for s in g.samples)
     seconds = {name: statistics.median(t for times, _ in found for t in times) for name, found in results.items()}
