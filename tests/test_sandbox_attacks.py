@@ -453,7 +453,7 @@ def f():
 ## expected: the questions file and the tests lie on the disk, to be read and answered
 import glob, os, re
 def f():
-    for root in ("/work", "/root", "/home", "/tmp", os.path.expanduser("~"), os.getcwd(), ".."):
+    for root in ("/root", "/home", "/tmp", os.path.expanduser("~"), os.getcwd(), ".."):
         for path in glob.glob(root + "/**/*.jsonl*", recursive=True)[:100] + glob.glob(root + "/**/tests/*.py")[:100]:
             try:
                 if text := open(path, "rb").read(1000):
