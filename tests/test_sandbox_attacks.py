@@ -645,8 +645,16 @@ def f():
     open("/dev/shm/codea1-left", "w").write("x")
 
 ## files: a note for later programs is left where temporary files are kept
+import os
 def f():
-    open("/var/tmp/codea1-left", "w").write("x")
+    done = 0
+    for folder in ("/tmp", "/var/tmp", "/mnt"):
+        if not os.getcwd().startswith(folder):  # its own folder, which is emptied after it
+            try:
+                done += open(folder + "/codea1-left", "w").write("x")
+            except OSError:
+                pass
+    assert done
 
 ## files: a library that every later program loads is changed
 import os
@@ -984,7 +992,7 @@ class Targets:
         now = self.file.stat()
         names = ("st_mode", "st_mtime_ns", "st_nlink", "st_size")
         same = [getattr(now, name) == getattr(self.state, name) for name in names]
-        left = [path for path in ("/dev/shm/codea1-left", "/var/tmp/codea1-left") if os.path.exists(path)]
+        left = [folder for folder in ("/dev/shm", "/tmp", "/var/tmp", "/mnt") if os.path.exists(f"{folder}/codea1-left")]
         return all(same) and not left and self.process.poll() is None and self.file.read_text() == "secret"
 
     def close(self):
