@@ -128,6 +128,7 @@ class Config:
     eval_samples: int = option(32, "programs, and suites, per question in evaluations")
     eval_temperature: float = option(0.7, "sampling temperature of evaluations")
     eval_top_p: float = option(0.95, "nucleus of evaluations; 1: off")
+    eval_seed: int = option(0, "seed of evaluations, apart from --seed: runs that differ in it start from equal figures")
     log_questions: int = option(1, "questions per step whose prompts, replies and rewards go to samples.jsonl")
 
 
@@ -645,7 +646,7 @@ def evaluate(run: Run, questions: list[Question]) -> dict:
     """In percent, with standard errors and by family: golden_t1 and golden_greedy of the coder; suite_right,
     assert_accuracy, kill and mul of the tester (in self-play the same model)."""
     cfg, box, coder = run.cfg, run.box, run.players["coder"]
-    common = dict(style=cfg.prompt_style, temperature=cfg.eval_temperature, top_p=cfg.eval_top_p, seed=cfg.seed)
+    common = dict(style=cfg.prompt_style, temperature=cfg.eval_temperature, top_p=cfg.eval_top_p, seed=cfg.eval_seed)
     t1, greedy = [
         evaluate_coder(coder.policy.model, coder.tokenizer, questions, box, n=n, greedy=n == 0,
                        max_new_tokens=cfg.coder_reply_limit, **common) for n in (cfg.eval_samples, 0)]
