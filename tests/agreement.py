@@ -21,17 +21,14 @@ import random
 import re
 import sys
 import tempfile
-import time
 from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-
-from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from eval import Judge, Task, load_tasks, mutants
+from eval import Journal, Judge, Task, load_tasks, mutants
 from sandbox import Sandbox, Status
 from tasks import parse_assert
 
@@ -133,6 +130,7 @@ def evalplus_task(folder: Path, task_id: str, programs: list[str]) -> list[dict[
     from evalplus.eval._special_oracle import MBPP_OUTPUT_NOT_NONE_TASKS
     from evalplus.gen.util import trusted_exec
 
+    multiprocessing.set_start_method("fork", force=True)
     problem, verdicts = evalplus_problems()[task_id], [{} for _ in programs]
     for part in ("base", "plus"):
         with contextlib.redirect_stdout(io.StringIO()):
@@ -154,45 +152,48 @@ def evalplus_problems() -> dict[str, dict]:
     return {**get_human_eval_plus(), **get_mbpp_plus()}
 
 
-def evalplus_verdicts(samples: list[tuple[str, Task, str]], folder: Path, workers: int) -> list[dict[str, bool]]:
-    """Verdicts in the order of the samples. Task by task, as all expected outputs together take gigabytes; in processes
-    of one thread, as evalplus forks."""
-    programs: dict[str, list[str]] = defaultdict(list)
-    for _, task, program in samples:
-        programs[task.question.id].append(program)
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        found = pool.map(partial(evalplus_task, folder), programs, programs.values())
-        by_task = dict(zip(programs, map(iter, tqdm(found, total=len(programs), unit="task")), strict=True))
-    return [next(by_task[task.question.id]) for _, task, _ in samples]
+def compare_evalplus(args: argparse.Namespace, folder: Path) -> bool:
+    """Task by task, as all expected outputs together take gigabytes, and so that an interrupted comparison goes on."""
+    programs: dict[str, list[tuple[str, str]]] = defaultdict(list)  # task id -> (kind, program)
+    everything = [task for name in FILES.values() for task in load_tasks(str(folder / name))]
+    for kind, task, program in make_samples(everything)[:: args.part]:
+        programs[task.question.id].append((kind, program))
+    tasks = [task for task in everything if task.question.id in programs]
+    spawn = multiprocessing.get_context("spawn")  # for processes of one thread, which evalplus then forks
+    with Sandbox(args.workers, timeout=10.0, memory_mb=4096) as box, ProcessPoolExecutor(args.workers, spawn) as pool:
+
+        def verdicts(part: list[Task]) -> list[list[dict]]:
+            """For each task: for each program "ours" and "evalplus", base and plus of each."""
+            texts = [[program for _, program in programs[task.question.id]] for task in part]
+            theirs = list(pool.map(evalplus_task, [folder] * len(part), [task.question.id for task in part], texts))
+            ours = iter(Judge(part, box)([(task, text) for task, row in zip(part, texts, strict=True) for text in row]))
+            return [[{"ours": next(ours), "evalplus": verdict} for verdict in row] for row in theirs]
+
+        def work(_: int, part: list[Task]) -> list[dict]:
+            rows = verdicts(part)
+            for i, task in enumerate(part):
+                if any(pair["ours"] != pair["evalplus"] for pair in rows[i]):  # limits are wall times: alone, once more
+                    (rows[i],) = verdicts([task])
+            return [{"verdicts": row, "agree": [pair["ours"] == pair["evalplus"] for pair in row]} for row in rows]
+
+        rows = Journal(Path(args.out or tempfile.mkdtemp()), args).complete(tasks, 2 * args.workers, work, ["agree"])
+    return report_evalplus(programs, rows)
 
 
-def compare_evalplus(folder: Path, part: int, workers: int) -> bool:
-    tasks = [task for name in FILES.values() for task in load_tasks(str(folder / name))]
-    samples = make_samples(tasks)[::part]
-    start = time.monotonic()
-    theirs = evalplus_verdicts(samples, folder, workers)
-    middle = time.monotonic()
-    used = {task.question.id: task for _, task, _ in samples}
-    with Sandbox(workers, timeout=10.0, memory_mb=4096) as box:
-        ours = Judge(list(used.values()), box)([(task, program) for _, task, program in samples])
-    end = time.monotonic()
-    table = defaultdict(Counter)
-    unexplained = 0
-    for (kind, task, program), a, b in zip(samples, ours, theirs, strict=True):
-        failed = not (b["base"] and b["plus"])
-        table[kind].update(samples=1, fail=failed, different=a != b, named=a != b and task.question.id in EXPECTED)
-        if a != b and task.question.id not in EXPECTED:
-            unexplained += 1
-            print(f"--- {task.question.id} ({kind}): ours {a}, evalplus {b}\n{program[-600:]}\n")
+def report_evalplus(programs: dict[str, list[tuple[str, str]]], rows: list[dict]) -> bool:
+    table, unexplained = defaultdict(Counter), 0
+    for row in rows:
+        reason = EXPECTED.get(row["task_id"], "")
+        for (kind, program), pair in zip(programs[row["task_id"]], row["verdicts"], strict=True):
+            different = pair["ours"] != pair["evalplus"]
+            table[kind].update(samples=1, fail=not all(pair["evalplus"].values()), differ=different)
+            if different:
+                unexplained += not reason
+                print(f"--- {row['task_id']} ({kind}): {pair}: {reason or 'not explained' + chr(10) + program[-600:]}")
+    table["all kinds"] = sum(table.values(), Counter())
     for kind, row in table.items():
-        print(f"{kind:<10} {row['samples']:>5} samples {row['fail']:>5} fail {row['different']:>4} differ "
-              f"{row['named']:>4} named")
-    for task_id in sorted({t.question.id for (_, t, _), a, b in zip(samples, ours, theirs, strict=True) if a != b}):
-        print(f"{task_id}: {EXPECTED.get(task_id, 'not explained')}")
-    total = sum((row for row in table.values()), Counter())
-    print(f"{total['samples'] - total['different']} of {total['samples']} samples agree on base and plus, "
-          f"{total['fail']} fail, {unexplained} differences are not explained; evalplus {middle - start:.0f} s, "
-          f"ours {end - middle:.0f} s")
+        print(f"{kind:<10} {row['samples']:>5} samples {row['fail']:>5} fail {row['differ']:>4} differ")
+    print(f"{unexplained} differences are not explained")
     return unexplained == 0
 
 
@@ -294,11 +295,12 @@ def main() -> None:
     parser.add_argument("what", choices=["evalplus", "mutants"])
     parser.add_argument("--part", type=int, default=1, help="only every so many samples")
     parser.add_argument("--functions", type=int, default=30, help="of ULT_Lite, for the sources of mutants")
+    parser.add_argument("--out", help="folder of the verdicts of evalplus; one with a comparison cut short goes on")
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     folder = Path(os.environ.get("CODEA1_DATA") or sys.exit("set CODEA1_DATA to the folder of the benchmark files"))
     if args.what == "evalplus":
-        sys.exit(not compare_evalplus(folder, args.part, args.workers))
+        sys.exit(not compare_evalplus(args, folder))
     sys.exit(not compare_mutants(folder, args.functions, args.workers))
 
 
