@@ -20,6 +20,7 @@ import argparse
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -128,7 +129,7 @@ class Config:
     eval_samples: int = option(32, "programs, and suites, per question in evaluations")
     eval_temperature: float = option(0.7, "sampling temperature of evaluations")
     eval_top_p: float = option(0.95, "nucleus of evaluations; 1: off")
-    eval_seed: int = option(0, "seed of evaluations, apart from --seed: runs that differ in it start from equal figures")
+    eval_seed: int = option(0, "seed of evaluations, apart from --seed: other runs start from equal figures")
     log_questions: int = option(1, "questions per step whose prompts, replies and rewards go to samples.jsonl")
 
 
@@ -144,6 +145,16 @@ PRESETS: dict[str, dict] = {
     ),
 }
 ON_RESUME = {"device", "workers", "require_isolation", "save_every", "keep_checkpoints", "log_questions"}  # may change
+
+
+COUNTS = ("batch_questions programs suites asserts topvar coder_minibatches tester_minibatches coder_prompt_limit "
+          "tester_prompt_limit coder_reply_limit tester_reply_limit micro_tokens book_capacity eval_samples").split()
+FROM_0 = ("seed steps epochs warmup threads workers save_every keep_checkpoints eval_every eval_seed log_questions "
+          "coder_lr tester_lr weight_decay max_grad_norm kl_coef clip_high eval_temperature").split()
+# Setting -> least and most.
+BOUNDS = {**dict.fromkeys(COUNTS, (1, math.inf)), **dict.fromkeys(FROM_0, (0, math.inf)), "alpha": (0, 1),
+          "clip_low": (0, 1), "dual_clip": (1, math.inf), "top_p": (0.01, 1), "eval_top_p": (0.01, 1),
+          "timeout": (0.01, math.inf), "temperature": (0.01, math.inf), "memory_mb": (64, math.inf)}
 
 
 def parse_args(argv: Sequence[str] | None) -> tuple[dict, str]:
@@ -177,6 +188,8 @@ def make_config(given: dict) -> Config:
         raise ValueError("the paper preset needs --coder DIR and --questions FILE (and --tester DIR for another start "
                          "model); without any of them `codea1` runs the embedded default")
     device = cfg.device if cfg.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    if device != "cpu" and not (device.partition(":")[0] == "cuda" and torch.cuda.is_available()):
+        raise ValueError(f"--device is {device!r}: it is cpu, or cuda (cuda:1, ...) where torch finds a GPU")
     dtype = cfg.dtype if cfg.dtype != "auto" else "bfloat16" if device.startswith("cuda") else "float32"
     name = cfg.name or time.strftime(f"{preset}-%Y%m%d-%H%M%S")
     return dataclasses.replace(cfg, device=device, dtype=dtype, name=name, tester=cfg.tester or cfg.coder)
@@ -184,14 +197,10 @@ def make_config(given: dict) -> Config:
 
 def check_config(cfg: Config, n_questions: int) -> Config:
     """ValueError for what cannot work, with what to set; `steps` 0 is resolved from `epochs`."""
-    for name in ("batch_questions", "programs", "suites", "asserts", "topvar", "coder_minibatches",
-                 "tester_minibatches", "eval_samples"):
-        if getattr(cfg, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} is {getattr(cfg, name)}: it must be at least 1")
-    if not 0 <= cfg.alpha <= 1:
-        raise ValueError(f"--alpha is {cfg.alpha}: it must lie between 0 and 1")
-    if cfg.temperature <= 0:
-        raise ValueError(f"--temperature is {cfg.temperature}: training samples at a temperature above 0")
+    for name, (least, most) in BOUNDS.items():
+        if not least <= getattr(cfg, name) <= most:
+            wanted = f"between {least:g} and {most:g}" if most < math.inf else f"at least {least:g}"
+            raise ValueError(f"--{name.replace('_', '-')} is {getattr(cfg, name)}: it must be {wanted}")
     if n_questions < cfg.batch_questions:
         raise ValueError(f"{cfg.questions} has {n_questions} usable questions, fewer than a batch of "
                          f"{cfg.batch_questions}: set --batch-questions to at most {n_questions}")

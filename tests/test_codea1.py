@@ -1,5 +1,6 @@
 """The loop and its parts: rewards, TopVar, validation, book, minibatches, settings. No model is loaded here."""
 
+import dataclasses
 import itertools
 import statistics
 
@@ -188,6 +189,25 @@ def test_settings_that_cannot_work_say_what_to_set():
         make_config({"lr": 1})
     with pytest.raises(ValueError, match="--coder DIR"):
         make_config({"questions": "F"})
+
+
+@pytest.mark.parametrize("name, value", [
+    ("steps", -1), ("timeout", 0.0), ("workers", -1), ("memory_mb", 1), ("save_every", -3), ("kl_coef", -1.0),
+    ("coder_lr", float("nan")), ("alpha", 2.0), ("top_p", 0.0), ("temperature", 0.0), ("programs", 0)])
+def test_a_setting_out_of_its_bounds_is_refused_by_name(name, value):
+    """A timeout of 0 let every program fail, and a run went on for hours with nothing but zeros."""
+    with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} is {value}"):
+        check_config(Config(coder="C", questions="F", **{name: value}), 9688)
+
+
+def test_every_number_among_the_settings_has_bounds():
+    numbers = {f.name for f in dataclasses.fields(Config) if type(f.default) in (int, float)}
+    assert set(codea1.BOUNDS) == numbers
+
+
+def test_a_device_that_is_not_there_is_refused_by_name():
+    with pytest.raises(ValueError, match="--device is 'tpu'"):
+        make_config({"device": "tpu"})
 
 
 def test_steps_follow_from_the_epochs_and_drop_the_last_incomplete_batch():
