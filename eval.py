@@ -9,7 +9,6 @@ Run:  python eval.py --help
 """
 
 import ast
-import gzip
 import json
 import math
 import re
@@ -24,6 +23,7 @@ from functools import lru_cache, partial
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 import numpy as np
@@ -63,10 +63,7 @@ def percent(values: Iterable[float | None]) -> float:
 def stderr(values: Iterable[float | None]) -> float:
     """Standard error of `percent`, in percent; 0.0 for fewer than two values."""
     known = [value for value in values if value is not None]
-    if len(known) < 2:
-        return 0.0
-    centre = sum(known) / len(known)
-    return 100 * math.sqrt(sum((value - centre) ** 2 for value in known) / (len(known) - 1) / len(known))
+    return 100 * stdev(known) / math.sqrt(len(known)) if len(known) > 1 else 0.0
 
 
 def by_family(questions: Sequence[Question], values: Sequence[float | None]) -> dict[str, float]:
@@ -95,35 +92,29 @@ def replies(model: Qwen2, tokenizer: Tokenizer, chats: Sequence[list[dict]], n: 
     return [[tokenizer.decode(sample.ids) for sample in group] for group in groups]
 
 
-def golden_jobs(pairs: Iterable[tuple[Question, str]]) -> list[tuple[str, str, Sequence[str]]]:
-    """What `Sandbox.judge` takes to decide about programs: the hidden asserts, else those that training may read."""
-    jobs = [(p, q.entry_point, q.hidden.golden if q.hidden else q.tests, q.id) for q, p in pairs]
-    for *_, asserts, name in jobs:
+def golden(pairs: Sequence[tuple[Question, str]], box: Sandbox) -> list[bool]:
+    """Whether each program loads and passes every hidden assert of its question; none there: those training may read.
+
+    Equal programs for a question run once.
+    """
+    jobs = {(q.id, program): (program, q.entry_point, q.hidden.golden if q.hidden else q.tests) for q, program in pairs}
+    for (name, _), (*_, asserts) in jobs.items():
         if not asserts:
             raise ValueError(f"question {name} has no tests to score a program with")
-    return [tuple(job[:3]) for job in jobs]
-
-
-def right(verdict: Any) -> bool:
-    """Whether a program loads and passes all its tests."""
-    return verdict.loads and all(status is Status.PASS for status in verdict.statuses)
+    passed = [v.loads and set(v.statuses) == {Status.PASS} for v in box.judge(jobs.values())]
+    verdicts = dict(zip(jobs, passed, strict=True))
+    return [verdicts[q.id, program] for q, program in pairs]
 
 
 def evaluate_coder(model: Qwen2, tokenizer: Tokenizer, questions: Sequence[Question], box: Sandbox, *, style: str,
                    n: int, temperature: float, top_p: float, max_new_tokens: int, seed: int,
                    greedy: bool = False) -> CoderReport:
-    """Golden pass rate of n sampled programs per question (greedy: one at temperature 0, n is not read).
-
-    A program passes if it loads and every golden assert of its question passes; equal programs of a question run once.
-    """
-    sampling = dict(temperature=0.0, top_p=1.0) if greedy else dict(temperature=temperature, top_p=top_p)
+    """`golden` rate of n sampled programs per question (greedy: one at temperature 0, n is not read)."""
     texts = replies(model, tokenizer, [data.coder_messages(q, style) for q in questions], 1 if greedy else n,
-                    max_new_tokens=max_new_tokens, seed=seed, **sampling)
-    pairs = [[(i, data.make_solution(questions[i], text)) for text in group] for i, group in enumerate(texts)]
-    distinct = list(dict.fromkeys(pair for group in pairs for pair in group))
-    verdicts = box.judge(golden_jobs((questions[i], program) for i, program in distinct))
-    passed = dict(zip(distinct, map(right, verdicts), strict=True))
-    rates = [percent(map(passed.get, group)) / 100 for group in pairs]
+                    temperature=0.0 if greedy else temperature, top_p=top_p, max_new_tokens=max_new_tokens, seed=seed)
+    pairs = [(q, data.make_solution(q, text)) for q, group in zip(questions, texts, strict=True) for text in group]
+    passed = iter(golden(pairs, box))
+    rates = [percent(islice(passed, len(group))) / 100 for group in texts]
     return CoderReport(percent(rates), stderr(rates), by_family(questions, rates), len(questions))
 
 
@@ -231,14 +222,14 @@ def evaluate_tester(model: Qwen2, tokenizer: Tokenizer, questions: Sequence[Ques
     columns = {"suite_right": [percent(all(s.right) for s in group) / 100 for group in scores],
                "assert_accuracy": [percent(r for s in group for r in s.right) / 100 for group in scores],
                "kill": [percent(s.kill for s in group) / 100 if group[0].mutants else None for group in scores]}
-    means = {name: percent(values) for name, values in columns.items()}
     families = {name: by_family(questions, values) for name, values in columns.items()}
     families["mul"] = {f: families["assert_accuracy"][f] * kill / 100 for f, kill in families["kill"].items()}
-    accuracy, kill = means["assert_accuracy"] / 100, means["kill"] / 100
-    columns["mul"] = [None if x is None else kill * a + accuracy * x
-                      for a, x in zip(columns["assert_accuracy"], columns["kill"], strict=True)]
+    means = {name: percent(values) for name, values in columns.items()}
+    means["mul"] = means["assert_accuracy"] * means["kill"] / 100
+    columns["mul"] = [None if kill is None else (means["kill"] * right + means["assert_accuracy"] * kill) / 100
+                      for right, kill in zip(columns["assert_accuracy"], columns["kill"], strict=True)]
     errors = {name: stderr(values) for name, values in columns.items()}
-    return TesterReport(**means, mul=100 * accuracy * kill, stderr=errors, by_family=families)
+    return TesterReport(**means, stderr=errors, by_family=families)
 
 
 # ---- mutants ----
@@ -374,11 +365,7 @@ class Task:
 
 def load_tasks(path: str, limit: int | None = None) -> list[Task]:
     """The first `limit` tasks of a questions file. ULT functions get the imports that they use and do not write."""
-    with (gzip.open if path.endswith(".gz") else open)(path, "rt", encoding="utf-8") as file:
-        text = file.read()
-    is_list = path.removesuffix(".gz").endswith(".json")
-    rows = json.loads(text) if is_list else [json.loads(line) for line in text.split("\n") if line.strip()]
-    found = [Task(question, row) for question, row in zip(data.load_questions(path), rows, strict=True)][:limit]
+    found = [Task(*record) for record in data.load_records(path)[:limit]]
     return [replace(task, question=with_imports(task.question)) if "func_name" in task.row else task for task in found]
 
 
@@ -403,26 +390,18 @@ def rows_of(value: list) -> list[tuple]:
     return [tuple(item) for item in value]
 
 
-def first(convert: Callable) -> Callable:
-    return lambda args: [convert(args[0]), *args[1:]]
-
-
-def each(convert: Callable) -> Callable:
-    return lambda args: [convert(arg) for arg in args]
-
-
 CONVERSIONS = {  # MBPP+ tasks whose arguments JSON cannot say: it has no tuples, sets and complex numbers
-    "2 116 132 143 222 261 273 394 399 421 424 429 470 560 579 596 616 630 726 740 744 809": each(tuple),
-    "63 64 70 94 120 237 272 299 400 409 417 438 473 614 780": each(rows_of),
-    "75 413 444 753": first(rows_of),
+    "2 116 132 143 222 261 273 394 399 421 424 429 470 560 579 596 616 630 726 740 744 809": partial(map, tuple),
+    "63 64 70 94 120 237 272 299 400 409 417 438 473 614 780": partial(map, rows_of),
+    "75 413 444 753": lambda args: [rows_of(args[0]), *args[1:]],
     "106 750": lambda args: [args[0], tuple(args[1])],
-    "115": first(lambda items: [set(item) if isinstance(item, list) and item else {} for item in items]),
+    "115": lambda args: [[set(item) if isinstance(item, list) and item else {} for item in args[0]]],
     "124": lambda args: [float(args[0]), complex(args[1])],
-    "250 307 405 446 617 720 763 808": first(tuple),
-    "259 401 445": each(lambda rows: tuple(rows_of(rows))),
-    "278": first(lambda items: tuple(tuple(item) if isinstance(item, list) else item for item in items)),
-    "722": first(lambda table: {key: tuple(value) for key, value in table.items()}),
-    "252": each(complex),
+    "250 307 405 446 617 720 763 808": lambda args: [tuple(args[0]), *args[1:]],
+    "259 401 445": lambda args: [tuple(rows_of(rows)) for rows in args],
+    "278": lambda args: [tuple(tuple(item) if isinstance(item, list) else item for item in args[0])],
+    "722": lambda args: [{key: tuple(value) for key, value in args[0].items()}, *args[1:]],
+    "252": partial(map, complex),
     "580 615 791": tuples,
 }
 ANY_ORDER = "2 7 111 140 232 249 579 769".split()  # MBPP: two lists are compared as sets
@@ -430,7 +409,7 @@ NOT_NONE = "737 787 794".split()  # MBPP: the reference returns a match object, 
 ALSO_RIGHT = {  # MBPP tasks with a second answer; 164 takes any
     "164": lambda out, args, atol: True,
     "295": lambda out, args, atol: out == 0,
-    "558": lambda out, args, atol: out == digit_distance(*map(str, args)),
+    "558": lambda out, args, atol: out == digit_distance(*map(str, args)),  # of numbers padded to one width
     "581": lambda out, args, atol: abs(out - pyramid_surface(*args)) <= atol,
 }
 
@@ -525,6 +504,8 @@ class Judge:
         with ThreadPoolExecutor(box.workers) as pool:
             cases = pool.map(lambda pair: plus_cases(*pair, box), parts)
             self.cases = {(task.question.id, part): found for (task, part), found in zip(parts, cases, strict=True)}
+        self.left_out = {task.question.id: count for task, part in parts  # inputs that no program is called with
+                         if (count := len(task.row[f"{part}_input"]) - len(self.cases[task.question.id, part]))}
 
     def __call__(self, jobs: Sequence[tuple[Task, str]]) -> list[dict[str, bool]]:
         """[(task, program), ...]; equal jobs run once. "plus" is the verdict on the plus inputs alone."""
@@ -534,11 +515,6 @@ class Judge:
             verdicts = dict(zip(distinct, found, strict=True))
         return [verdicts[task.question.id, program] for task, program in jobs]
 
-    def left_out(self, task: Task) -> int:
-        """Inputs of an EvalPlus task that no program is called with."""
-        parts = self.columns if task.kind == "plus" else ()
-        return sum(len(task.row[f"{part}_input"]) - len(self.cases[task.question.id, part]) for part in parts)
-
     def one(self, task: Task, program: str) -> dict[str, bool]:
         if task.kind == "plus":
             return {part: self.plus(task, program, self.cases[task.question.id, part]) for part in self.columns}
@@ -547,7 +523,7 @@ class Judge:
             return {"pass": status is Status.PASS}
         if task.kind == "unittest":
             return {"pass": not failures(task, program, self.box)}
-        return {"pass": right(self.box.judge(golden_jobs([(task.question, program)]))[0])}
+        return {"pass": golden([(task.question, program)], self.box)[0]}
 
     def plus(self, task: Task, program: str, cases: list[Case]) -> bool:
         """EvalPlus' limits: max(4 s, 4 times the reference's time) a call, 61 s for all (here more, if the reference
@@ -591,9 +567,8 @@ class Journal:
             raise ValueError(f"{folder} holds a run with other settings ({known}): give another --out, or remove it")
         known.write_text(json.dumps(settings, indent=2))
         text = self.path.read_text() if self.path.exists() else ""
-        text = text[: text.rfind("\n") + 1]  # without a line that was cut
-        self.path.write_text(text)
-        self.rows = {row["task_id"]: row for row in map(json.loads, text.splitlines())}
+        self.path.write_text(text[: text.rfind("\n") + 1])  # without a line that was cut
+        self.rows = {row["task_id"]: row for row in map(json.loads, self.path.read_text().splitlines())}
 
     def complete(self, tasks: Sequence[Task], batch: int, work: Callable[[int, list[Task]], list[dict]],
                  shown: Sequence[str]) -> list[dict]:
@@ -605,7 +580,7 @@ class Journal:
                 if any(task.question.id not in self.rows for task in part):
                     rows = [{"task_id": t.question.id, **r} for t, r in zip(part, work(start, part), strict=True)]
                     with self.path.open("a") as file:
-                        file.write("".join(json.dumps(row) + "\n" for row in rows))
+                        file.writelines(json.dumps(row) + "\n" for row in rows)
                     self.rows |= {row["task_id"]: row for row in rows}
                 done = [self.rows[task.question.id] for task in tasks[: start + batch]]
                 bar.set_postfix({name: f"{rate(done, name):.1f}" for name in shown})
@@ -867,9 +842,9 @@ def run_verify(args: Namespace) -> None:
         judge = Judge(tasks, box)
         passed = [all(verdict.values()) for verdict in judge(list(zip(tasks * 2, references + broken, strict=True)))]
         good, bad = passed[: len(tasks)], [not passes for passes in passed[len(tasks) :]]
+        for name, count in judge.left_out.items():
+            print(f"{name}: {count} inputs are left out, their values are too large")
         for task, reference_passes, broken_fails in zip(tasks, good, bad, strict=True):
-            if judge.left_out(task):
-                print(f"{task.question.id}: {judge.left_out(task)} inputs are left out, their values are too large")
             if not reference_passes:
                 reasons = failures(task, task.question.reference, box) if task.kind == "unittest" else []
                 print(f"{task.question.id}: the reference fails", *reasons[:1])

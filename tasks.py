@@ -516,23 +516,29 @@ def load_questions(path: str) -> list[Question]:
     Formats: ours (the fields of Question), EvalPlus and HumanEval (reference: prompt and canonical_solution; tests:
     those base asserts that have a meaning here), ULT (no tests: those in the file are not gold).
     """
-    place, questions = str(path), {}
+    return [question for question, _ in load_records(path)]
+
+
+def load_records(path: str) -> list[tuple[Question, dict[str, Any]]]:
+    """`load_questions`, each question with its record in the file."""
+    place, records = str(path), {}
     try:
-        with (gzip.open if place.endswith(".gz") else open)(path, "rt", encoding="utf-8") as file:
+        with (gzip.open if place.endswith(".gz") else open)(path, "rt", encoding="utf-8-sig") as file:
             rows = json.load(file) if place.removesuffix(".gz").endswith(".json") else list(file)
         for number, row in enumerate(rows, start=1):
             place = f"{path}, record {number}"
             if not isinstance(row, str) or row.strip():
-                question = _question(json.loads(row) if isinstance(row, str) else row)
-                if question.id in questions:
+                record = json.loads(row) if isinstance(row, str) else row
+                question = _question(record)
+                if question.id in records:
                     raise ValueError(f"the id {question.id!r} is there twice")
-                questions[question.id] = question
+                records[question.id] = question, record
     except (ValueError, TypeError, KeyError) as error:
         reason = f"the field {error} is missing" if isinstance(error, KeyError) else error
         raise ValueError(f"{place}: {reason}") from error
-    if not questions:
+    if not records:
         raise ValueError(f"{path}: there are no questions in it")
-    return list(questions.values())
+    return list(records.values())
 
 
 def _question(row: dict[str, Any]) -> Question:
