@@ -42,6 +42,7 @@ from contextlib import suppress
 from enum import Enum
 from functools import lru_cache, partial
 from itertools import count
+from pathlib import Path
 from typing import Any, NamedTuple
 
 try:
@@ -61,7 +62,7 @@ if not AS_WORKER:  # every fork copies what a worker has loaded, and the rules t
 
 MAX_REPLY = 16 << 20  # bytes of one encoded value; of all values of a program 4 times as much
 MAX_ITEMS, MAX_DEPTH = 2_000_000, 100  # items of a value, nested ones too, and their nesting
-QUICK = 0.005  # CPU seconds that a program has for all its calls, before they are taken one by one
+QUICK = 0.01  # CPU seconds that a program has for all its calls, before they are taken one by one
 RESUMES = 8  # times that a program is started again after a crash or a timeout
 SCRIPT, SCRIPT_MB = 20, 4096  # a script has this many times the limit of one call; its least memory is as in EvalPlus
 FOLDER_MB = 64  # size of the private folder
@@ -197,14 +198,30 @@ def frame(message: Any) -> bytes:
     return struct.pack("!Q", len(data)) + data
 
 
-def receive(sock: socket.socket) -> Any:
+def receive(read: Callable[[int], bytes]) -> Any:
     """The next message of a trusted sender; EOFError when it is gone."""
     data, size = bytearray(), 8
     while len(data) < size or len(data) < (size := 8 + struct.unpack_from("!Q", data)[0]):
-        if not (chunk := sock.recv(min(max(size - len(data), 1 << 12), 1 << 20))):
+        if not (chunk := read(min(max(size - len(data), 1 << 14), 1 << 20))):
             raise EOFError("the other side is gone")
         data += chunk
     return marshal.loads(memoryview(data)[8:])
+
+
+def write(fd: int, data: bytes) -> None:
+    while data := data[os.write(fd, data) :]:
+        pass
+
+
+@lru_cache(maxsize=16384)
+def compiled(call: str) -> str | bytes:
+    """A short call as code for the process that runs it: many programs get the same calls. Else as it is."""
+    try:
+        if len(call) < 1000:
+            return marshal.dumps(compile(call, "<call>", "eval", dont_inherit=True))
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        pass
+    return call
 
 
 # ---- layers: what a fork server gives up, for itself and for all that it starts ----
@@ -223,8 +240,13 @@ quotactl 179 60, syslog 103 116, clock_settime 227 112, personality 135 92, proc
 process_vm_writev 311 271, kcmp 312 272, pidfd_getfd 438 438, userfaultfd 323 282, io_uring_setup 425 425,
 name_to_handle_at 303 264, open_by_handle_at 304 265, fanotify_init 300 262, memfd_create 319 279,
 memfd_secret 447 447, shmget 29 194, msgget 68 186, semget 64 190, mq_open 240 180, socket 41 198, bind 49 200,
-connect 42 203, listen 50 201, modify_ldt 154 -1"""
-PROCESSES = "fork 57 -1, vfork 58 -1, execve 59 221, execveat 322 281, unshare 272 97, setns 308 268"
+connect 42 203, listen 50 201, modify_ldt 154 -1, open_tree_attr 467 467, fspick 433 433, quotactl_fd 443 443,
+settimeofday 164 170, adjtimex 159 171, clock_adjtime 305 266, swapoff 168 225, sethostname 170 161, iopl 172 -1,
+ioperm 173 -1, migrate_pages 256 238, move_pages 279 239, process_madvise 440 440, inotify_init 253 -1,
+inotify_init1 294 26, sync 162 81, syncfs 306 267"""
+PROCESSES = """fork 57 -1, vfork 58 -1, execve 59 221, execveat 322 281, unshare 272 97, setns 308 268,
+setpriority 141 140, ioprio_set 251 30, sched_setparam 142 118, sched_setscheduler 144 119, sched_setaffinity 203 122,
+sched_setattr 314 274"""
 STAND_INS = {  # what seccomp forbids instead where a layer is missing
     "pid namespace": "kill 62 129, tkill 200 130, tgkill 234 131, rt_sigqueueinfo 129 138, pidfd_send_signal 424 424",
     "mount namespace": """chmod 90 -1, fchmod 91 52, fchmodat 268 53, fchmodat2 452 452, chown 92 -1, fchown 93 55,
@@ -262,7 +284,7 @@ class Layers:
     a process that is to run b"p" a program, b"q" one beside a script, b"s" a script."""
 
     def __init__(self, memory_mb: int, without: Sequence[str]):
-        self.without, self.state, self.enter, self.fds, steps = without, {}, [], [], []
+        self.without, self.state, self.enter, steps = without, {}, [], []
         for name in NAMESPACES:
             self.put_on(f"{name} namespace", self.unshare, name)
         used = [*self.readable(), sys.executable]
@@ -275,8 +297,10 @@ class Layers:
                 os.rmdir(spare)
             os._exit(0)
         if self.active("pid namespace"):
-            self.fds, new = [os.open("/proc/self/ns/pid", os.O_RDONLY)], NAMESPACES["pid"]
-            self.enter = [prepared("setns", *self.fds, new), prepared("unshare", new)]
+            home, new = os.open("/proc/self/ns/pid", os.O_RDONLY), NAMESPACES["pid"]
+            os.dup2(home, HOME)
+            os.close(home)
+            self.enter = [prepared("setns", HOME, new), prepared("unshare", new)]
         if self.active("mount namespace"):
             self.put_on("mount namespace", self.mount)
         if not self.active("mount namespace"):
@@ -291,9 +315,14 @@ class Layers:
         capset = "capset", struct.pack("Ii", 0x20080522, 0), bytes(24)
         self.put_on("no capabilities", lambda: steps.append(prepared(*capset)))
         self.put_on("resource limits", lambda: None if MACHINE else "missing: the limit of memory")
-        steps += [] if self.enter else [os.setsid]
-        sizes = {b"p": memory_mb, b"q": max(memory_mb, SCRIPT_MB), b"s": max(memory_mb, SCRIPT_MB)}
-        self.last = {what: self.limits(size) + steps for what, size in sizes.items()}
+        # Processes are counted inside of the user namespace, but not for root: there seccomp is what bounds them.
+        more = ({"NICE": 0, "RTPRIO": 0} if MACHINE else {}) | ({"NPROC": 256} if self.active("user namespace") else {})
+        for step in self.limits(CORE=0, FSIZE=FOLDER_MB << 20, NOFILE=128, **more):
+            step()
+        steps += self.limits(CPU=3600) + ([] if self.enter else [os.setsid])
+        more_mb = max(memory_mb, SCRIPT_MB)  # macOS reserves more address space than there is memory: no limit there
+        sizes = {b"p": memory_mb, b"q": more_mb, b"s": more_mb}
+        self.last = {what: steps + (self.limits(AS=size << 20) if MACHINE else []) for what, size in sizes.items()}
 
     def put_on(self, layer: str, action: Callable, *args: Any) -> None:
         try:
@@ -348,7 +377,7 @@ class Layers:
 
     def filter(self, forbidden: dict[str, int], threads_only: bool = False) -> tuple[int | bytes, ...]:
         """Arguments of the prctl that puts on a seccomp filter. threads_only: clone makes no process. Pairs of sockets
-        must be streams, those cannot be pointed elsewhere."""
+        must be streams, those cannot be pointed elsewhere. No core is kept from others (PR_SCHED_CORE)."""
 
         def op(code: int, k: int, yes: int = 0, no: int = 0) -> bytes:
             return struct.pack("=HBBI", code, yes, no, k)
@@ -361,15 +390,13 @@ class Layers:
             ops += [op(EQUAL, NUMBERS["clone3"], 0, 1), UNKNOWN]
             ops += [op(EQUAL, NUMBERS["clone"], 0, 4), op(LOAD, 16), op(ANY_BIT, 0x10000, 0, 1), ALLOW, REFUSE]
         ops += [op(EQUAL, NUMBERS["socketpair"], 0, 5), op(LOAD, 24), op(MASK, 15), op(EQUAL, 1, 0, 1), ALLOW, REFUSE]
+        ops += [op(EQUAL, NUMBERS["prctl"], 0, 3), op(LOAD, 16), op(EQUAL, 62, 0, 1), REFUSE]
         self.code = ctypes.create_string_buffer(b"".join([*ops, ALLOW]))
         return 22, 2, struct.pack("HP", len(ops) + 1, ctypes.addressof(self.code)), 0, 0
 
-    def limits(self, memory_mb: int) -> list[Callable]:
+    def limits(self, **wanted: int) -> list[Callable]:
         """Steps that lower resource limits, each at most to the hard limit there is."""
         steps = []
-        wanted = {"CPU": 3600, "CORE": 0, "FSIZE": FOLDER_MB << 20, "NOFILE": 128}
-        wanted |= {"AS": memory_mb << 20} if MACHINE else {}  # macOS reserves more address space than there is memory
-        wanted |= {"NPROC": 256} if self.active("user namespace") else {}  # counted in there; not for root
         for name, value in () if "resource limits" in self.without else wanted.items():
             kind = getattr(resource, f"RLIMIT_{name}")
             hard = resource.getrlimit(kind)[1]
@@ -381,10 +408,10 @@ class Layers:
 # ---- the process of a program, or of a script ----
 
 
-def program() -> Callable[[socket.socket], None]:
+def program() -> Callable[[int], None]:
     """What loads a program and answers calls until the supervisor hangs up. Made before the fork, so that a fork copies
     fewer pages. Nothing in its process is to be trusted once it has loaded."""
-    next_request, to_bytes, name_of, from_data = receive, dump, name, decode
+    next_request, to_bytes, name_of, from_data, send = receive, dump, name, decode, write
     module = sys.modules["solution"] = types.ModuleType("solution")
     namespace = module.__dict__
 
@@ -393,8 +420,9 @@ def program() -> Callable[[socket.socket], None]:
         if entry and not callable(namespace.get(entry)):
             raise NameError(entry)
 
-    def call(source: str) -> Any:
-        return eval(compile(source, "<call>", "eval", dont_inherit=True), namespace)
+    def call(code: str | bytes) -> Any:
+        plain = type(code) is str
+        return eval(compile(code, "<call>", "eval", dont_inherit=True) if plain else marshal.loads(code), namespace)
 
     def apply(data: bytes) -> Any:
         name, args, kwargs = json.loads(data)
@@ -406,32 +434,33 @@ def program() -> Callable[[socket.socket], None]:
         except BaseException as error:
             return RAISED + name_of(type(error)).encode("utf-8", "replace")
 
-    def serve(sock: socket.socket) -> None:
+    def serve(fd: int) -> None:
+        read = partial(os.read, fd)
         while True:
-            nonce, what, *args = next_request(sock)
+            nonce, what, *args = next_request(read)
             if what == "all":
                 replies = [reply(load, *args[:2])]
-                replies += [reply(call, source) for source in args[2] if replies[0][:1] == VALUE]
+                replies += [reply(call, code) for code in args[2] if replies[0][:1] == VALUE]
                 data = b"\n".join(replies)
             else:
                 data = reply({"load": load, "call": call, "apply": apply}[what], *args)
-            sock.sendall(HEAD.pack(nonce, len(data)) + data)
+            send(fd, HEAD.pack(nonce, len(data)) + data)
 
     return serve
 
 
-def script(sock: socket.socket) -> None:
+def script(fd: int) -> None:
     """Runs check(candidate) of a trusted script. The candidate, and every name that the script uses without defining
     it, is a stand-in that asks the program through the supervisor."""
-    nonce, source, entry = receive(sock)
+    nonce, source, entry = receive(partial(os.read, fd))
     raised: list[Exception] = []
 
     def say(data: bytes) -> None:
-        sock.sendall(HEAD.pack(nonce, len(data)) + data)
+        write(fd, HEAD.pack(nonce, len(data)) + data)
 
     def call(name: str, *args: Any, **kwargs: Any) -> Any:
         say(CALL + to_json([name, encode(list(args), [MAX_ITEMS]), encode(kwargs, [MAX_ITEMS])]).encode())
-        answer = receive(sock)
+        answer = receive(partial(os.read, fd))
         if answer[:1] == VALUE:
             return decode(json.loads(answer[1:]))
         known = getattr(builtins, answer[1:].decode("utf-8", "replace"), Exception)
@@ -455,8 +484,10 @@ def script(sock: socket.socket) -> None:
 
 # ---- the fork server: a warm process that sees no program, no call and no value, ever ----
 
+CTL, STDERR, HOME = 61, 62, 63  # its descriptors: that of a program's socket is 3, and the rest is closed
+ANSWER = struct.Struct("=cd")  # of the fork server: b"d" done, with a number; b"!" a process could not be prepared
 SAMPLE = """
-import bisect, copy, datetime, heapq, itertools, math, operator, random, re, string
+import bisect, copy, heapq, itertools, math, operator, random, re, string
 from collections import Counter, defaultdict
 from typing import Dict, List, Optional, Tuple
 
@@ -470,10 +501,10 @@ def rehearse() -> None:
     """Loads the usual modules and runs a program, so that what the first would warm up is warm for all."""
     ours, theirs = socket.socketpair()
     for _ in range(10):
-        ours.sendall(frame([bytes(8), "all", SAMPLE, "f", ["f([1, 2, 3])"] * 3]))
+        ours.sendall(frame([bytes(8), "all", SAMPLE, "f", [compiled("f([1, 2, 3])")] * 3]))
     ours.shutdown(socket.SHUT_WR)
     try:
-        program()(theirs)
+        program()(theirs.fileno())
     except EOFError:
         gc.collect()
 
@@ -481,8 +512,6 @@ def rehearse() -> None:
 def fork_server(ctl: socket.socket, settings: dict) -> None:
     """Obeys commands of two bytes, what and slot: fork (comes with a socket), tell CPU time, kill. Ends when its
     supervisor does."""
-    os.closerange(3, ctl.fileno())
-    os.closerange(ctl.fileno() + 1, 256)
     layers = Layers(settings["memory_mb"], settings["without"])
     os.chdir(layers.folder)
     os.environ.update(HOME=layers.folder, TMPDIR=layers.folder)
@@ -495,25 +524,23 @@ def fork_server(ctl: socket.socket, settings: dict) -> None:
     ctl.sendall(frame(layers.state))
     children: dict[bytes, int] = {}
     while True:
-        command, fds, _, _ = socket.recv_fds(ctl, 2, 1)
-        what, slot = command[:1], command[1:]
+        command, fds, _, _ = ctl.recvmsg(2, 24)
+        what, slot, used = command[:1], command[1:], 0.0
         if what in serve:
             if settings["numpy"] and "numpy" not in sys.modules:
                 importlib.import_module("numpy").random.seed(settings["seed"])
                 gc.freeze()
             if any(step() for step in layers.enter):
                 raise OSError("no pid namespace")
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=fds[0])
             if (pid := os.fork()) == 0:
-                start(sock, serve[what], layers.last[what], [ctl.fileno(), *layers.fds])
+                start(ctl, int.from_bytes(fds[0][2][:4], sys.byteorder), serve[what], layers.last[what])
             children[slot] = pid
-            sock.close()
-        elif what == b"c":
-            used = 0.0
+            os.close(int.from_bytes(fds[0][2][:4], sys.byteorder))
+            continue
+        if what == b"c":
             with suppress(OSError, AttributeError):  # from now on it may run on any core: it is worth it
                 os.sched_setaffinity(children[slot], settings["cpus"])
                 used = time.clock_gettime((~children[slot] << 3) | 2)  # Linux: the CPU clock of another process
-            ctl.sendall(struct.pack("d", used))
         else:
             for pid in [children.pop(slot)] if what else children.values():
                 os.kill(pid, signal.SIGKILL)
@@ -521,20 +548,18 @@ def fork_server(ctl: socket.socket, settings: dict) -> None:
             empty(layers.folder)
             if not what:
                 os._exit(0)
-            ctl.sendall(b"d")
+        ctl.sendall(ANSWER.pack(b"d", used))
 
 
-def start(sock: socket.socket, serve: Callable, last: Sequence[Callable], others: Iterable[int]) -> None:
-    """The first steps of a forked process. Never returns."""
+def start(ctl: socket.socket, fd: int, serve: Callable, last: Sequence[Callable]) -> None:
+    """The first steps of a forked process. Never returns. No program is read before every layer is on."""
     try:
-        for fd in others:
-            os.close(fd)
-        os.dup2(1, 2)  # both end at /dev/null; the fork server's own errors do not
-        if any(step() for step in last):
-            raise OSError("a layer cannot be put on")
-        sock.sendall(b"+")
+        if any(step() for step in last) or os.dup2(fd, 3) != 3:
+            ctl.sendall(ANSWER.pack(b"!", 0))
+            os._exit(1)
+        os.closerange(4, 64)  # all but the standard ones and the socket
         gc.enable()
-        serve(sock)
+        serve(3)
     except EOFError:  # the supervisor needs no more
         pass
     finally:
@@ -562,22 +587,41 @@ class Server:
 
     def __init__(self, settings: dict):
         self.ctl, other = socket.socketpair()
-        if os.fork() == 0:
+        self.pid = os.fork()
+        if self.pid == 0:
             try:
-                fork_server(other, settings)
+                for old, new in (other.fileno(), CTL), (2, STDERR), (1, 0), (1, 2):  # programs have only /dev/null
+                    os.dup2(old, new)
+                os.closerange(3, CTL)
+                fork_server(socket.socket(fileno=CTL), settings)
             except BaseException:
+                os.dup2(STDERR, 2)
                 sys.excepthook(*sys.exc_info())
             finally:
                 os._exit(1)
         other.close()
-        self.state = receive(self.ctl)
+        self.state = receive(self.ctl.recv)
 
-    def command(self, what: bytes, slot: bytes, answer: int = 0, fds: Sequence[int] = ()) -> bytes:
+    def command(self, what: bytes, slot: bytes, *fds: int) -> float:
+        """The answer, if there is one: a command that comes with a descriptor has none."""
         socket.send_fds(self.ctl, [what + slot], fds)
-        data = self.ctl.recv(answer, socket.MSG_WAITALL) if answer else b""
-        if len(data) < answer:
-            raise RuntimeError("the fork server is gone")
-        return data
+        if fds:
+            return 0.0
+        kind, number = ANSWER.unpack(self.ctl.recv(ANSWER.size, socket.MSG_WAITALL).ljust(ANSWER.size, b"."))
+        if kind != b"d":
+            raise RuntimeError("a process could not be prepared for the program" if kind == b"!" else
+                               "the fork server is gone")  # fmt: skip
+        return number
+
+    def asleep(self) -> bool:
+        """Whether the newest process that it has forked waits for something; no where that cannot be seen."""
+        try:
+            pid = str(self.pid)
+            for _ in range(2):
+                pid = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[-1]
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+        except (OSError, IndexError):
+            return False
 
 
 class Child:
@@ -587,23 +631,20 @@ class Child:
         self.server, self.slot, self.trainer = server, slot, trainer
         self.kinds = (VALUE, RAISED) if what != b"s" else (VALUE, RAISED, REFUTED, CALL)
         self.sock, other = socket.socketpair()
-        server.command(what, slot, fds=[other.fileno()])
+        server.command(what, slot, other.fileno())
         other.close()
-        self.sock.settimeout(60)
-        if self.sock.recv(1) != b"+":
-            raise RuntimeError("a process could not be prepared for the program")
-        self.sock.settimeout(None)
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):  # one system call for each message, with no poll
-            self.sock.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", 0, 5000))
+        self.poll = select.poll()
 
     def close(self) -> None:
-        self.server.command(b"k", self.slot, answer=1)
+        self.server.command(b"k", self.slot)
         self.sock.close()
 
-    def ask(self, request: Sequence[Any], cpu: float, wall: float | None = None, used: float | None = None) -> bytes:
+    def ask(self, request: Sequence[Any], cpu: float, wall: float | None = None, quick: bool = False) -> bytes:
         """The reply, TIMEOUT or CRASH; after these two the child is of no further use. What takes a few milliseconds is
-        never measured; CPU time counts from the first measurement, if the caller does not know what was used before."""
-        now, self.cpu, self.used, self.nonce = time.monotonic(), cpu, used, os.urandom(8)
+        never measured. CPU time counts from the first measurement, but if quick from the fork, and then it is a TIMEOUT
+        to sleep as well."""
+        now, self.cpu, self.quick, self.nonce = time.monotonic(), cpu, quick, os.urandom(8)
+        self.used = 0.0 if quick else None
         self.deadline, self.check_at = now + (3 * cpu + 1 if wall is None else wall), now + min(cpu, 0.02)
         return self.tell([self.nonce, *request])
 
@@ -611,16 +652,15 @@ class Child:
         """`ask` within the limits of the last request: the answer to a script's own question."""
         data, buffer = memoryview(frame(message)), bytearray()
         try:
-            while data or (reply := self.reply(buffer)) is None:
-                try:
-                    if data:
-                        data = data[self.sock.send(data) :]
-                    elif chunk := self.sock.recv(1 << 18):
+            while (reply := self.reply(buffer)) is None or data:
+                self.poll.register(self.sock, select.POLLIN | (select.POLLOUT if data else 0))
+                for _, event in self.poll.poll(max(self.check_at - time.monotonic(), 0) * 1000):
+                    if event & select.POLLOUT:
+                        data = data[self.sock.send(data, socket.MSG_DONTWAIT) :]
+                    if event & ~select.POLLOUT:
+                        if not (chunk := self.sock.recv(1 << 18)):
+                            return CRASH
                         buffer += chunk
-                    else:
-                        return CRASH
-                except BlockingIOError:
-                    pass
                 if time.monotonic() > self.check_at and self.exceeded():
                     return TIMEOUT
             return reply
@@ -640,12 +680,11 @@ class Child:
     def exceeded(self) -> bool:
         if self.trainer.poll(0):
             os._exit(0)
-        (used,) = struct.unpack("d", self.server.command(b"c", self.slot, answer=8))
+        used, now = self.server.command(b"c", self.slot), time.monotonic()
         self.used = used if self.used is None else self.used
-        now = time.monotonic()
         left = min(self.cpu - (used - self.used), self.deadline - now)
         self.check_at = now + min(max(left, 0.005), 0.25)
-        return left <= 0
+        return left <= 0 or (self.quick and self.server.asleep())
 
 
 class Supervisor:
@@ -658,7 +697,7 @@ class Supervisor:
         self.servers = [Server({**settings, "numpy": numpy}) for numpy in (False, True)]
         job.sendall(frame(self.servers[0].state))
         while True:
-            run, *arguments = receive(job)
+            run, *arguments = receive(job.recv)
             job.sendall(frame({"quick": self.quick, "calls": self.calls, "script": self.script}[run](*arguments)))
 
     def child(self, what: bytes, source: str, slot: bytes = b"0") -> Child:
@@ -667,7 +706,7 @@ class Supervisor:
     def quick(self, timeout: float, source: str, entry: str, calls: list[str], *_: Any) -> list[bytes]:
         """What came of loading, then of each call, all in one go; nothing unless that goes well and fast."""
         child = self.child(b"p", source)
-        replies = child.ask(["all", source, entry, calls], min(timeout, QUICK), 0.3, 0.0).split(b"\n")
+        replies = child.ask(["all", source, entry, calls], min(timeout, QUICK), 20 * QUICK, True).split(b"\n")
         child.close()
         well = all(reply[:1] in (VALUE, RAISED) and len(reply) <= MAX_REPLY for reply in replies)
         if well and len(replies) == (1 + len(calls) if replies[0][:1] == VALUE else 1):
@@ -708,8 +747,8 @@ class Supervisor:
         return [reply[:1]]
 
 
-def worker_main(fd: str, settings: str) -> None:
-    """What START runs: becomes the supervisor of one worker."""
+def worker_main(settings: str) -> None:
+    """What START runs: becomes the supervisor of one worker. Its standard input is the socket to the trainer."""
     settings = json.loads(settings)
     register, os.register_at_fork = os.register_at_fork, lambda **_: None
     sys.modules.pop("random", None)
@@ -717,10 +756,11 @@ def worker_main(fd: str, settings: str) -> None:
     os.register_at_fork = register
     if settings["cpu"] is not None:
         os.sched_setaffinity(0, [settings["cpu"]])  # who takes turns does so faster on one core
-    try:
-        Supervisor(socket.socket(fileno=int(fd)), settings)
-    except EOFError:
-        pass  # the trainer is gone
+    with suppress(EOFError):  # the trainer is gone
+        Supervisor(socket.socket(fileno=0), settings)
+    with suppress(ChildProcessError):  # leaves after those that it started
+        while True:
+            os.wait()
 
 
 # ---- the trainer's side ----
@@ -740,8 +780,8 @@ class Worker:
         command = [sys.executable, "-s", "-c", START, "--worker", os.path.dirname(os.path.realpath(__file__))]
         self.errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [*command, str(other.fileno()), json.dumps(settings)], env=env, cwd="/", stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=self.errors, pass_fds=[other.fileno()], start_new_session=True,
+            [*command, json.dumps(settings)], env=env, cwd="/", stdin=other,
+            stdout=subprocess.DEVNULL, stderr=self.errors, start_new_session=True,
         )  # fmt: skip
         other.close()
         try:
@@ -755,7 +795,7 @@ class Worker:
             self.sock.settimeout(patience)
             if job is not None:
                 self.sock.sendall(frame(job))
-            return receive(self.sock)
+            return receive(self.sock.recv)
         except (OSError, EOFError) as error:
             self.close()
             self.errors.seek(0)
@@ -851,7 +891,8 @@ class Sandbox:
         known = [dict.fromkeys(calls) for _, calls in items]
         for seed in (0, 1):
             rest = [[call for call in reversed(t) if t[call].ok] if seed else list(t) for t in known]
-            runs = [self.run(item[0], "", c, values, len(c), seed=seed) for item, c in zip(items, rest, strict=True)]
+            runs = [self.run(program, "", [*map(compiled, calls)], values, len(calls), seed=seed)
+                    for (program, _), calls in zip(items, rest, strict=True)]  # fmt: skip
             for table, calls, run in zip(known, rest, runs, strict=True):
                 for call, got in zip(calls, run.result(), strict=True):
                     steady = not seed or (got.ok and same(table[call].value, got.value))
@@ -876,7 +917,7 @@ class Sandbox:
             judge = status if max(map(len, answer)) < 1000 else status.__wrapped__  # no cache of large replies
             return then(Verdict(True, [judge(replies[test.call], test) if test else Status.ERROR for test in known]))
 
-        return self.run(program, entry, calls, finish, resumes)
+        return self.run(program, entry, [*map(compiled, calls)], finish, resumes)
 
     def run(self, program: str, entry: str, calls: Sequence[str], finish: Callable, *rules: float, seed=0) -> Future:
         """A future of what `finish` makes of the replies; rules: number of resumes, then the wall limits if any."""

@@ -332,6 +332,16 @@ def test_a_job_that_takes_two_workers_down_is_the_programs_fault(monkeypatch):
         assert box.check_script(INC + "# poison\n", SCRIPT, "inc", 1.0) is ERROR
 
 
+def test_a_layer_that_cannot_be_put_on_a_program_is_a_fault_of_ours(monkeypatch):
+    """No program runs with fewer layers than are reported: the process ends, and an error says why."""
+    start = "import sys; sys.path[0] = sys.argv[2]; import sandbox; del sys.path[0]; " \
+            "sandbox.Layers.filter = lambda *a, **k: (22, 2, 0, 0, 0) if k else (38, 1, 0, 0, 0); " \
+            "sandbox.worker_main(*sys.argv[3:])"  # fmt: skip
+    monkeypatch.setattr(sandbox, "START", start)
+    with Sandbox(workers=1) as box, pytest.raises(SandboxError, match="could not be prepared"):
+        box.check([(INC, ["assert inc(1) == 2"])])
+
+
 def test_a_sandbox_that_does_not_work_scores_nothing(monkeypatch):
     """When a harmless program fails too the fault is ours, and an error says what happened."""
     request = sandbox.Worker.request
@@ -507,6 +517,26 @@ def test_no_descriptor_process_or_file_is_left_by_a_long_batch(box):
     box.check([(INC + "open('left', 'w').write('x')\n", ["assert inc(1) == 2"])] * 200)
     assert all(now <= then for now, then in zip(sorted(held()), before, strict=True))
     assert value(box, "import os\ndef f():\n    return os.listdir('.')\n", "f()").value == []
+
+
+def test_a_program_has_one_descriptor_beside_the_standard_ones():
+    """A trainer with many files open once gave its own socket to programs, for its number was above those closed."""
+    files = [open(os.devnull) for _ in range(300)]
+    program = """
+import os
+def is_open(fd):
+    try:
+        return bool(os.fstat(fd))
+    except OSError:
+        return False
+def f():
+    return [fd for fd in range(2000) if is_open(fd)]
+"""
+    with Sandbox(workers=1) as box:
+        assert value(box, program, "f()").value == [0, 1, 2, 3]
+        assert value(box, "import numpy\n" + program, "f()").value == [0, 1, 2, 3]
+    for file in files:
+        file.close()
 
 
 def test_the_worker_of_a_sandbox_is_no_copy_of_the_trainer(box):

@@ -849,6 +849,45 @@ def f():
         return 1
     raise OSError
 
+## starving: a real-time class keeps a core from everyone else
+import os
+def f():
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+
+## starving: the same for one thread, past the C library
+import ctypes, platform, struct
+def f():
+    number = 314 if platform.machine() == "x86_64" else 274
+    if ctypes.CDLL(None).syscall(number, 0, struct.pack("IIQiIQQQ", 48, 1, 0, 0, 1, 0, 0, 0), 0) == -1:
+        raise OSError
+
+## starving: a better nice value takes the larger share of a core
+import os
+def f():
+    os.setpriority(os.PRIO_PROCESS, 0, -20)
+
+## starving: one program spreads over all cores, with a thread for each
+import os
+def f():
+    os.sched_setaffinity(0, range(os.cpu_count()))
+
+## starving: it reads and writes before everyone else
+import ctypes, platform
+def f():
+    if ctypes.CDLL(None).syscall(251 if platform.machine() == "x86_64" else 30, 1, 0, 1 << 13) == -1:
+        raise OSError
+
+## starving: a core scheduling cookie leaves the other half of a core idle
+import ctypes
+def f():
+    if ctypes.CDLL(None).prctl(62, 1, 0, 0, 0) == -1:
+        raise OSError
+
+## starving: a hard limit of the user's allows what the kernel else refuses
+import resource
+def f():
+    resource.setrlimit(resource.RLIMIT_RTPRIO, (99, 99))
+
 ## memory: the kernel kills the largest process, which is the trainer
 def f():
     return len([bytearray(64 << 20) for _ in range(10_000)])
@@ -992,7 +1031,8 @@ class Targets:
         now = self.file.stat()
         names = ("st_mode", "st_mtime_ns", "st_nlink", "st_size")
         same = [getattr(now, name) == getattr(self.state, name) for name in names]
-        left = [folder for folder in ("/dev/shm", "/tmp", "/var/tmp", "/mnt") if os.path.exists(f"{folder}/codea1-left")]
+        left = [folder for folder in ("/dev/shm", "/tmp", "/var/tmp", "/mnt")
+                if os.path.exists(f"{folder}/codea1-left")]
         return all(same) and not left and self.process.poll() is None and self.file.read_text() == "secret"
 
     def close(self):
