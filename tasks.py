@@ -278,8 +278,8 @@ class Scope:
                 value = self.names[name]
             case ast.Attribute(value=ast.Name(id=name), attr="inf" | "nan" | "pi" | "e" as attr):
                 value = getattr(self.names[name], attr)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                value = -self.value(operand)
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd() as op, operand=operand):
+                value = self.value(operand) if isinstance(op, ast.UAdd) else -self.value(operand)
             case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
                 value = DISPLAYS[type(node)]([self.value(item) for item in items])
             case ast.Dict(keys=keys, values=values):
@@ -428,24 +428,28 @@ def extract_tests(reply: str, entry_point: str, limit: int) -> list[Test | None]
 PYTHON = {"", "python", "py", "python3", "py3"}
 FENCE = re.compile(  # indent, fence, info, and text up to a fence as long, the start of a new block, or the end;
     r"^([ \t]*(?:(?:[-*+]|\d+[.)])[ \t]+)?)(`{3,}|~{3,})([^`\n]*)\n"
-    r"((?:\"\"\"(?:\\.|[^\\])*?\"\"\"|'''(?:\\.|[^\\])*?'''|.)*?)"  # strings of many lines may show fences
-    r"(?:^[ \t]*\2[`~]*[ \t]*$|(?=^[ \t]*\2[ \t]*\w)|\Z)",
+    r"((?:\"\"\"(?:\\.|[^\\])*?\"\"\"|'''(?:\\.|[^\\])*?'''|"  # strings and comments may show fences
+    r"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|#[^\n]*|.)*?)"
+    r"(?:[ \t]*\2[`~]*[ \t]*$|(?=^[ \t]*\2[ \t]*\w)|\Z)",
     re.MULTILINE | re.DOTALL,
 )
+CODE = re.compile(r"\s*(?:py(?:thon)?3?[ \t]+)?((?:def|async|class|import|from|assert)\b.*|@.*)")  # on a fence's line
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+EXITS = (ast.Return, ast.Yield, ast.YieldFrom)
 
 
 def _unix(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return text.replace("\r\n", "\n").replace("\r", "\n").lstrip("\ufeff")
 
 
 def _blocks(reply: str) -> list[tuple[str, str]]:
     """Tag (lower case, "" if none) and text of each fenced block: "1. ```Py\\n   x\\n   ```" -> [("py", "x\\n")]."""
     blocks = []
     for indent, _, info, text in FENCE.findall(_unix(reply) + "\n"):
-        text = re.sub(rf"(?m)^[ \t]{{1,{len(indent)}}}", "", text) if indent else text
-        if re.match(r"(def|class|import|from|assert|@)\b", info):  # code on the line of the fence is no tag
-            info, text = "", f"{info}\n{text}"
+        depth = min(len(indent), len(re.match(r"\s*?([ \t]*)(?:\S|\Z)", text)[1]))  # the first line tells
+        text = re.sub(rf"(?m)^[ \t]{{1,{depth}}}", "", text) if depth else text
+        if code := CODE.match(info):
+            info, text = "", f"{code[1]}\n{text}"
         blocks.append((re.match(r"[\s{.]*([\w+#-]*)", info)[1].lower(), text))
     return blocks
 
@@ -484,11 +488,11 @@ def make_solution(question: Question, reply: str) -> str:
 def _as_body(prompt: str, text: str, entry_point: str) -> str:
     """The prompt continued by the body of its function; "" if the text is none, that is, if it returns nothing."""
     head = prompt.rstrip() + "\n"
-    for body in (text, "    " + text, textwrap.indent(text, "    ")):
+    for body in (text, "    " + text, textwrap.indent(textwrap.dedent(text), "    ")):
         for node in getattr(_parse(head + body), "body", []):
             if isinstance(node, DEFINITIONS) and node.name == entry_point:
                 own = [item for item in node.body if not isinstance(item, DEFINITIONS)]
-                ends = [item.lineno for item in ast.walk(ast.Module(own)) if isinstance(item, (ast.Return, ast.Yield))]
+                ends = [item.lineno for item in ast.walk(ast.Module(own)) if isinstance(item, EXITS)]
                 if max(ends, default=0) > head.count("\n"):
                     return head + body
     return ""

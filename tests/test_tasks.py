@@ -59,6 +59,9 @@ HEADERS = {
     "in a list": "1. Code:\n   " + fenced(CODE).strip().replace("\n", "\n   ") + "\n2. Done.",
     "on the list's line": "- " + fenced(CODE).strip().replace("\n", "\n  "),
     "code on the fence's line": f"{F}def inc(x):\n    return x + 1\n{F}",
+    "code behind the tag": f"{F}python def inc(x):\n    return x + 1\n{F}",
+    "closed on the line of the code": f"{F}python\n{CODE.rstrip()}{F}\nThis adds one.",
+    "byte order mark": "\ufeff" + CODE,
     "never closed": f"Sure:\n{F}python\n{CODE}",
     "trailing blanks": f"{F}python  \n{CODE}{F}  \nDone.",
     "bare": CODE,
@@ -102,6 +105,22 @@ def test_a_fence_shown_in_a_docstring_does_not_cut_the_program_short():
     assert extract_program(fenced(code.replace('"""', "'''")), "inc") == code.replace('"""', "'''")
 
 
+def test_quotes_and_fences_in_comments_and_strings_do_not_move_the_end_of_a_block():
+    """Taken for an opening quote, one in a comment or in a string runs on to the docstring of the next block."""
+    for line in ('# """', "s = '\"\"\"'", 's = "\'\'\'"', f"# {F}", f's = "{F}"', f"s = '#{F}'"):
+        code = f"def inc(x):\n    {line}\n    return x + 1\n"
+        assert extract_program(fenced(code) + "Try:\n" + fenced('def g():\n    """It works."""\n'), "inc") == code
+
+
+def test_lines_of_a_list_item_lose_no_more_than_its_indent():
+    """Cut by the width of "10. ", a body of two blanks comes out at the margin: no Python any more."""
+    code = "def inc(x):\n  return x + 1\n"
+    assert extract_program(f"10. {fenced(code)}", "inc") == code
+    text = 'def inc(x):\n    """Adds\none."""\n    return x + 1\n'
+    indented = text.replace("def", "   def").replace("    ", "       ")
+    assert extract_program(f"   {F}python\n{indented}   {F}", "inc") == text
+
+
 PROMPT = (
     "from typing import List\ndef helper(n: int) -> int:\n    return n * 2\n\n"
     'def twice(xs: List[int]) -> List[int]:\n    """double each"""\n'
@@ -128,6 +147,10 @@ def run(program: str) -> dict:
         "ys = xs\n    return [helper(x) for x in ys]",
         "ys = []\nfor x in xs:\n    ys.append(helper(x))\nreturn ys\n",
         "    for x in xs:\n        yield helper(x)\n",
+        "    yield from map(helper, xs)\n",
+        "\tys = map(helper, xs)\n\treturn list(ys)\n",
+        "  ys = map(helper, xs)\n  return list(ys)\n",
+        fenced("        ys = map(helper, xs)\n        return list(ys)\n"),
         fenced("    return [helper(x) for x in xs]\n"),
         fenced("return [helper(x) for x in xs]\n"),
         PROMPT + "    return [helper(x) for x in xs]\n",
@@ -187,7 +210,7 @@ ACCEPTED = [  # assert, a value that passes, a value that does not, call
     ("not f(1)", "", "a", "f(1)"),
     ("f() == ()", (), [], "f()"),
     ("f(1, b='x', c=None) == {'a': [1]}", {"a": [1]}, {"a": (1,)}, "f(1, b='x', c=None)"),
-    ("f(-1, +2 if False else 2)" if False else "f(-1) == -2.5", -2.5, 2.5, "f(-1)"),
+    ("f(-1, +1, - 2.0) == +2.5", 2.5, -2.5, "f(-1, 1, -2.0)"),
     ("f(\"it's\\n\", b'\\0') == '\"\\\\'", '"\\', '"', "f(\"it's\\n\", b'\\x00')"),
     ("math.isclose(f(1), 0.5)", 0.5, 0.500001, "f(1)"),
     ("math.isclose(100, f(1), rel_tol=0.01)", 101, 101.1, "f(1)"),
