@@ -33,8 +33,9 @@ from sandbox import Sandbox, Status
 from tasks import parse_assert
 
 KINDS = {"canonical": 130, "mutant": 420, "type": 160, "noise": 110, "exception": 110, "timeout": 80, "import": 90}
-EXPECTED = {
-    "HumanEval/32": "EvalPlus 0.3.1 leaves its own loop before it notes that an input passed, so every program fails",
+EXPECTED = {  # task: text in the program, and why the verdicts may differ then
+    "HumanEval/32": ("", "EvalPlus 0.3.1 leaves its own loop before it notes that an input passed: every program fails"),
+    "Mbpp/142": ("n is o", "asks whether equal arguments are one object: in a call written as source they are"),
 }
 FILES = {"humaneval": "HumanEvalPlus.jsonl.gz", "mbpp": "MbppPlus.jsonl.gz"}
 
@@ -183,9 +184,9 @@ def compare_evalplus(args: argparse.Namespace, folder: Path) -> bool:
 def report_evalplus(programs: dict[str, list[tuple[str, str]]], rows: list[dict]) -> bool:
     table, unexplained = defaultdict(Counter), 0
     for row in rows:
-        reason = EXPECTED.get(row["task_id"], "")
+        text, why = EXPECTED.get(row["task_id"], ("", ""))
         for (kind, program), pair in zip(programs[row["task_id"]], row["verdicts"], strict=True):
-            different = pair["ours"] != pair["evalplus"]
+            different, reason = pair["ours"] != pair["evalplus"], why if text in program else ""
             table[kind].update(samples=1, fail=not all(pair["evalplus"].values()), differ=different)
             if different:
                 unexplained += not reason
