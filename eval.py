@@ -607,9 +607,8 @@ def load_model(path: str, device: str, dtype: str) -> tuple[Qwen2, Tokenizer]:
 def ask(path: str, args: Namespace, chats: Sequence[list[dict]], n: int, seed: int) -> list[list[str]]:
     if path is None:
         raise ValueError("give --model, or --samples")
-    sampling = dict(temperature=0.0, top_p=1.0) if args.greedy else dict(temperature=args.temperature, top_p=args.top_p)
-    return replies(*load_model(path, args.device, args.dtype), chats, n, max_new_tokens=args.max_new_tokens,
-                   seed=args.seed + seed, **sampling)
+    return replies(*load_model(path, args.device, args.dtype), chats, n, top_p=args.top_p, seed=args.seed + seed,
+                   temperature=0.0 if args.greedy else args.temperature, max_new_tokens=args.max_new_tokens)
 
 
 def open_box(args: Namespace, tasks: Sequence[Task]) -> Sandbox:
@@ -628,32 +627,33 @@ def program_of(task: Task, reply: str) -> str:
     return data.make_solution(task.question, reply)
 
 
-def given_solutions(path: str, tasks: Sequence[Task]) -> list[list[str]]:
-    """Per task what a samples file has for it; ValueError if there is a task without any."""
+def given_solutions(path: str, tasks: Sequence[Task]) -> dict[str, list[str]]:
+    """Task id -> what a samples file has for it; ValueError if there is a task without any."""
     found = defaultdict(list)
     for row in map(json.loads, filter(str.strip, Path(path).read_text().split("\n"))):
         found[row["task_id"]].append(row["solution"])
     missing = [task.question.id for task in tasks if task.question.id not in found]
     if missing:
         raise ValueError(f"{path} has no sample of {len(missing)} tasks ({missing[0]} ...): --limit cuts the data")
-    return [found[task.question.id] for task in tasks]
+    return found
 
 
 def sample_programs(model: str, tasks: Sequence[Task], judge: Judge, args: Namespace, folder: Path) -> list[dict]:
     """Per task its programs under "solutions", and for each column whether each passes (it and the columns before)."""
 
+    given = given_solutions(args.samples, tasks) if getattr(args, "samples", None) else {}
+
     def work(seed: int, part: list[Task]) -> list[dict]:
-        if getattr(args, "samples", None):
-            groups = given_solutions(args.samples, part)
-        else:
+        groups = [given[t.question.id] for t in part if given]
+        if not given:
             texts = ask(model, args, [data.coder_messages(t.question, args.style) for t in part], args.n, seed)
             groups = [[program_of(t, text) for text in group] for t, group in zip(part, texts, strict=True)]
         verdicts = iter(judge([(t, program) for t, group in zip(part, groups, strict=True) for program in group]))
         rows = []
         for group in groups:
-            columns = list(zip(*[verdict.values() for verdict in islice(verdicts, len(group))], strict=True))
-            passed = [list(map(all, zip(*columns[: i + 1], strict=True))) for i in range(len(columns))]
-            rows.append({"solutions": group, **dict(zip(judge.columns, passed, strict=True))})
+            found = [list(verdict.values()) for verdict in islice(verdicts, len(group))]
+            columns = {name: [all(values[: i + 1]) for values in found] for i, name in enumerate(judge.columns)}
+            rows.append({"solutions": group, **columns})
         return rows
 
     return Journal(folder, args, model=model).complete(tasks, args.batch, work, judge.columns)

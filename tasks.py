@@ -168,25 +168,20 @@ def _equal(a: Any, b: Any) -> bool:
 VIA = {item.__name__: item for item in (sorted, len, set, list, tuple, sum, min, max, round, abs, str, bool)}
 
 
-@lru_cache(maxsize=1024)
-def _step(text: str) -> Callable[[Any], Any]:
-    """The function behind one item of `Test.via`; KeyError for an unknown one."""
-    if text.startswith("{}["):
-        return operator.itemgetter(from_source(text[3:-1]))
-    if text.startswith("round({}, "):
-        return lambda value: round(value, int(text[10:-1]))
-    return VIA["bool" if text == "is" else text]
-
-
 _expected = lru_cache(maxsize=1024)(from_source)  # shared, never changed
 
 
 def _apply(value: Any, step: str) -> Any:
+    """One item of `Test.via` applied to a value; KeyError for an unknown one."""
     if step == "is" and type(value) is not bool:
         raise TypeError("neither True nor False")
     if step == "str" or (step in ("list", "tuple") and type(value) in SETS):
         plain_size(value, types=PLAIN - SETS)  # the order of a set hangs on the hash seed: refused
-    return _step(step)(value)
+    if step.startswith("{}["):
+        return value[_expected(step[3:-1])]
+    if step.startswith("round({}, "):
+        return round(value, int(step[10:-1]))
+    return VIA["bool" if step == "is" else step](value)
 
 
 def _through(value: Any, via: tuple[str, ...]) -> Any:
@@ -319,14 +314,13 @@ class Scope:
     def test(self, node: ast.expr) -> Test:
         """The test that the expression of an assert states; one of FAULTS where it has no meaning here."""
         match node:
-            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+            case ast.Compare(left=left, ops=[ast.Eq() | ast.Is() as op], comparators=[right]):
                 got, expected = self._sides(left, right)
+                if isinstance(op, ast.Is) and expected is not None:
+                    if type(expected) is not bool:
+                        raise ValueError("`is` has a meaning for None, True and False")
+                    got = got.then("is")
                 return Test(got.call, to_source(expected), got.via)
-            case ast.Compare(left=left, ops=[ast.Is()], comparators=[right]):
-                got, expected = self._sides(left, right)
-                if expected is not None and type(expected) is not bool:
-                    raise ValueError("`is` has a meaning for None, True and False")
-                return Test(got.call, to_source(expected), got.via if expected is None else got.then("is").via)
             case ast.Compare(left=ast.Call(ast.Name(name), [ast.BinOp(left, ast.Sub(), right)], []), ops=[op]):
                 if self.names[name] is abs and isinstance(op, (ast.Lt, ast.LtE)):
                     got, target = self._sides(left, right)
@@ -579,22 +573,13 @@ def save_questions(path: str, questions: Iterable[Question]) -> None:
 
 
 # ---- prompts ----
-@dataclass(frozen=True)
-class Prompts:
-    """Templates of the user's turn: for the coder, for the tester that sees a program, for the one that does not."""
-
-    coder: str
-    tester: str
-    black_box: str
-
-
 ASK = """Write exactly {k} test assertions for `{entry_point}` in one ```python block, one per line, each of the form
 assert {entry_point}(ARGUMENTS) == EXPECTED
 with literal arguments and, as EXPECTED, the literal value that a right solution returns. Choose inputs that are likely
 to expose a mistake: edge cases, boundaries, ties, empty and extreme values."""
-PROMPTS = {
-    "plain": Prompts("{prompt}", "{prompt}\n{program}", "{prompt}\ntest"),
-    "instruct": Prompts(
+PROMPTS = {  # what the user says to the coder, to the tester that sees a program, to the tester that does not
+    "plain": ("{prompt}", "{prompt}\n{program}", "{prompt}\ntest"),
+    "instruct": (
         "Solve this problem in Python:\n\n{prompt}\n\nGive the complete function `{entry_point}`, with the imports and "
         "helpers it needs, in one ```python block.",
         "Problem:\n\n{prompt}\n\nA solution that may be wrong:\n\n```python\n{program}\n```\n\n" + ASK,
@@ -603,17 +588,16 @@ PROMPTS = {
 }
 
 
-def _messages(template: str, question: Question, **fields: Any) -> list[dict[str, str]]:
+def _chat(template: str, question: Question, **fields: Any) -> list[dict[str, str]]:
     text = template.format(prompt=question.prompt, entry_point=question.entry_point, **fields)
     return [{"role": "user", "content": text}]
 
 
 def coder_messages(question: Question, style: str) -> list[dict[str, str]]:
     """The chat that asks for a program; `style` is a key of PROMPTS."""
-    return _messages(PROMPTS[style].coder, question)
+    return _chat(PROMPTS[style][0], question)
 
 
 def tester_messages(question: Question, program: str | None, k: int, style: str) -> list[dict[str, str]]:
     """The chat that asks for k asserts, for a program or, with None, for the question alone (black-box)."""
-    template = PROMPTS[style].black_box if program is None else PROMPTS[style].tester
-    return _messages(template, question, program=program, k=k)
+    return _chat(PROMPTS[style][2 if program is None else 1], question, program=program, k=k)
