@@ -21,6 +21,7 @@ through `values`, where the program can forge their result: never for training r
 
 from __future__ import annotations
 
+import _socket as socket  # not `socket`: every fork copies what a worker has loaded
 import builtins
 import ctypes
 import gc
@@ -31,7 +32,6 @@ import math
 import os
 import select
 import signal
-import socket
 import struct
 import sys
 import time
@@ -42,7 +42,6 @@ from contextlib import suppress
 from enum import Enum
 from functools import lru_cache, partial
 from itertools import count
-from pathlib import Path
 from typing import Any, NamedTuple
 
 try:
@@ -604,7 +603,8 @@ class Server:
 
     def command(self, what: bytes, slot: bytes, *fds: int) -> float:
         """The answer, if there is one: a command that comes with a descriptor has none."""
-        socket.send_fds(self.ctl, [what + slot], fds)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else []
+        self.ctl.sendmsg([what + slot], rights)
         if fds:
             return 0.0
         kind, number = ANSWER.unpack(self.ctl.recv(ANSWER.size, socket.MSG_WAITALL).ljust(ANSWER.size, b"."))
@@ -618,10 +618,15 @@ class Server:
         try:
             pid = str(self.pid)
             for _ in range(2):
-                pid = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[-1]
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+                pid = text(f"/proc/{pid}/task/{pid}/children").split()[-1]
+            return text(f"/proc/{pid}/stat").rpartition(")")[2].split()[0] == "S"
         except (OSError, IndexError):
             return False
+
+
+def text(path: str) -> str:
+    with open(path) as file:
+        return file.read()
 
 
 class Child:
@@ -1044,7 +1049,7 @@ PROOFS = {  # layer: an act that it forbids, and the other layers that would for
 
 def main() -> None:
     """Prints the state of each layer on this machine, and what came of an act that it forbids."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = importlib.import_module("socket").create_server(("127.0.0.1", 0))
     key, memory_mb = 0x5EC0DE, 256
     segment = LIBC.shmget(key, 1, 0o1600)
     known = {"port": listener.getsockname()[1], "key": key, "pid": os.getpid(), "memory": 2 * memory_mb << 20}
