@@ -646,7 +646,8 @@ def sample_programs(model: str, tasks: Sequence[Task], judge: Judge, args: Names
     def work(seed: int, part: list[Task]) -> list[dict]:
         groups = [given[t.question.id] for t in part if given]
         if not given:
-            texts = ask(model, args, [data.coder_messages(t.question, args.style) for t in part], args.n, seed)
+            n = 1 if args.greedy else args.n  # all greedy ones are the same
+            texts = ask(model, args, [data.coder_messages(t.question, args.style) for t in part], n, seed)
             groups = [[program_of(t, text) for text in group] for t, group in zip(part, texts, strict=True)]
         verdicts = iter(judge([(t, program) for t, group in zip(part, groups, strict=True) for program in group]))
         rows = []
@@ -726,27 +727,24 @@ def run_tests(args: Namespace) -> None:
     result["mul"] = result[f"pass@{k}"] * result[f"mut@{k}"] / 100
     counts = [sum(column) for column in zip(*[row["covered"] for row in rows if row["covered"]], strict=True)]
     if counts:
-        result |= {"line_coverage": 100 * counts[0] / counts[1], "branch_coverage": 100 * counts[2] / counts[3]}
+        result["line_coverage"] = 100 * counts[0] / counts[1]
+        result["branch_coverage"] = 100 * counts[2] / counts[3] if counts[3] else 100.0  # no branch is missed
     finish(args, started, **result)
 
 
 COVERAGE = """
-import coverage, json
+import contextlib, coverage, json, pathlib
 def measure(program, calls):
-    with open("covered.py", "w") as file:
-        file.write(program)
-    meter = coverage.Coverage(branch=True, data_file=None, include=["*covered.py"])
-    space = {"__name__": "covered"}
+    pathlib.Path("covered.py").write_text(program)
+    meter, space = coverage.Coverage(branch=True, data_file=None, include=["*covered.py"]), {"__name__": "covered"}
     meter.start()
     exec(compile(program, "covered.py", "exec"), space)
     for call in calls:
-        try:
+        with contextlib.suppress(Exception):
             eval(call, space)
-        except Exception:
-            pass
     meter.stop()
     meter.json_report(outfile="report.json")
-    totals = json.load(open("report.json"))["totals"]
+    totals = json.loads(pathlib.Path("report.json").read_text())["totals"]
     return [totals[key] for key in ("covered_lines", "num_statements", "covered_branches", "num_branches")]
 """
 
@@ -792,7 +790,8 @@ def run_best_of(args: Namespace) -> None:
             suites = iter(sample_suites(tester, shown, args, seed, at_once=True))
             results = []
             for row in rows:
-                pool = list(dict.fromkeys(test for suite in islice(suites, args.n) for test in suite if test))
+                own = islice(suites, len(row["solutions"]))
+                pool = list(dict.fromkeys(test for suite in own for test in suite if test))
                 values = box.values([(program, [test.call for test in pool]) for program in row["solutions"]])
                 passed = row[judge.columns[-1]]
                 best = passed[choose(row["solutions"], pool, values, args.cure)]
