@@ -12,13 +12,13 @@ q, k and v. What a checkpoint asks for beyond that is refused by name.
 Letters: B batch, T tokens, H query heads, K key/value heads, D head size, V vocabulary; S slots, C cache columns.
 """
 
+import copy
 import json
 import math
 import re
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -31,7 +31,6 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 # ---------------------------------------------------------------- config
-
 
 @dataclass
 class Config:
@@ -49,9 +48,7 @@ class Config:
     rope_theta: float = 10_000.0
     tie_word_embeddings: bool = False
     initializer_range: float = 0.02
-    bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
-    pad_token_id: int | None = None
     extra: dict = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -62,9 +59,11 @@ class Config:
     @classmethod
     def from_dict(cls, raw: dict) -> "Config":
         """config.json's object -> Config. ValueError names what this model does not implement, or a missing key."""
-        refuse_unsupported(raw)
+        rope = (raw.get("rope_scaling") or {}) | (raw.get("rope_parameters") or {})
+        refuse_unsupported(raw, rope)
         names = [f.name for f in fields(cls) if f.name != "extra"]
-        known = {k: v for k, v in raw.items() if k in names and v is not None} | {"rope_theta": rope_base(raw)}
+        both = [*rope.items(), *raw.items()]  # the RoPE base stands in either, in newer and in older files
+        known = {k: v for k, v in both if k in names and v is not None}
         known.setdefault("num_key_value_heads", known.get("num_attention_heads"))
         missing = [name for name in names[:6] if known.get(name) is None]
         if missing:
@@ -79,10 +78,9 @@ class Config:
         return fixed | self.extra | own | {"rope_parameters": rope}
 
 
-def refuse_unsupported(raw: dict) -> None:
+def refuse_unsupported(raw: dict, rope: dict) -> None:
     """ValueError, by name, for what the model below would compute wrongly."""
-    rope = (raw.get("rope_scaling") or {}) | (raw.get("rope_parameters") or {})
-    scaling = rope.get("rope_type", rope.get("type", "default"))
+    scaling, bases = rope.get("rope_type", rope.get("type", "default")), (raw.get("rope_theta"), rope.get("rope_theta"))
     wrong = {
         f"model_type {raw.get('model_type')!r}": raw.get("model_type") != "qwen2",
         f"hidden_act {raw.get('hidden_act')!r}": raw.get("hidden_act", "silu") != "silu",
@@ -90,22 +88,14 @@ def refuse_unsupported(raw: dict) -> None:
         "sliding window attention (layer_types)": "sliding_attention" in (raw.get("layer_types") or []),
         "attention_dropout": raw.get("attention_dropout"),
         f"RoPE scaling ({scaling})": scaling != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0,
+        f"config.json with two RoPE bases {bases}": None not in bases and bases[0] != bases[1],
     }
     for name, found in wrong.items():
         if found:
             raise ValueError(f"{name} is not supported: this is a plain qwen2 model")
 
 
-def rope_base(raw: dict) -> float:
-    """rope_theta from the top of config.json or from its rope_parameters (newer files); 10,000 where neither has it."""
-    old, new = raw.get("rope_theta"), (raw.get("rope_parameters") or {}).get("rope_theta")
-    if None not in (old, new) and old != new:
-        raise ValueError(f"config.json gives two RoPE bases: rope_theta {old} and rope_parameters.rope_theta {new}")
-    return float(old or new or 10_000.0)
-
-
 # ---------------------------------------------------------------- transformer
-
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q (B, T, H, D), k (B, T, K, D), v (B, T, K, D)) -> (B, T, H, D): what a token may look at, and where the
@@ -136,21 +126,13 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
-def project(x: Tensor, *linears: nn.Linear) -> Sequence[Tensor]:
-    """x through several linear layers; as one matrix product while `laid_out` holds one ready."""
-    together = getattr(linears[0], "together", None)
-    if together is None:
-        return [linear(x) for linear in linears]
-    return together(x).split([linear.out_features for linear in linears], -1)
-
-
 class Layer(nn.Module):
     """One transformer layer; the two inner dictionaries only give its weights their checkpoint names."""
 
     def __init__(self, c: Config):
         super().__init__()
-        size, inner, self.head_dim = c.hidden_size, c.intermediate_size, c.head_dim
-        width, kv_width = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
+        size, inner, width = c.hidden_size, c.intermediate_size, c.num_attention_heads * c.head_dim
+        self.head_dim, self.kv_heads, kv_width = c.head_dim, c.num_key_value_heads, c.num_key_value_heads * c.head_dim
         self.input_layernorm = nn.RMSNorm(size, c.rms_norm_eps)
         self.self_attn = nn.ModuleDict({
             "q_proj": nn.Linear(size, width), "k_proj": nn.Linear(size, kv_width),
@@ -160,15 +142,22 @@ class Layer(nn.Module):
             "gate_proj": nn.Linear(size, inner, bias=False), "up_proj": nn.Linear(size, inner, bias=False),
             "down_proj": nn.Linear(inner, size, bias=False)})
 
+    def qkv(self, h: Tensor) -> Tensor:
+        """(B, T, hidden) -> (B, T, (H + 2 K) D): queries, keys and values side by side."""
+        a = self.self_attn
+        return torch.cat((a.q_proj(h), a.k_proj(h), a.v_proj(h)), -1)
+
+    def add_attention(self, x: Tensor, out: Tensor) -> Tensor:
+        return x + self.self_attn.o_proj(out)
+
+    def add_mlp(self, x: Tensor, h: Tensor) -> Tensor:
+        return x + self.mlp.down_proj(F.silu(self.mlp.gate_proj(h)) * self.mlp.up_proj(h))
+
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend, layer: int) -> Tensor:
-        a, m = self.self_attn, self.mlp
-        parts = project(self.input_layernorm(x), a.q_proj, a.k_proj, a.v_proj)
-        qk = rotate(torch.cat(parts[:2], -1).unflatten(-1, (-1, self.head_dim)), *rope)  # (B, T, H + K, D)
-        v = parts[2].unflatten(-1, (-1, self.head_dim))  # (B, T, K, D)
-        out = attend(layer, qk[:, :, :-v.shape[2]], qk[:, :, -v.shape[2]:], v)  # (B, T, H, D)
-        x = x + project(out.flatten(2), a.o_proj)[0]
-        gate, up = project(self.post_attention_layernorm(x), m.gate_proj, m.up_proj)
-        return x + project(F.silu(gate) * up, m.down_proj)[0]
+        heads, k = self.qkv(self.input_layernorm(x)).unflatten(-1, (-1, self.head_dim)), self.kv_heads
+        qk, v = rotate(heads[:, :, :-k], *rope), heads[:, :, -k:]  # (B, T, H + K, D), (B, T, K, D)
+        x = self.add_attention(x, attend(layer, qk[:, :, :-k], qk[:, :, -k:], v).flatten(2))
+        return self.add_mlp(x, self.post_attention_layernorm(x))
 
 
 class Qwen2(nn.Module):
@@ -177,8 +166,7 @@ class Qwen2(nn.Module):
     def __init__(self, config: Config):
         super().__init__()
         self.config = config
-        ids = {k: getattr(config, k) for k in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        self.generation_config = {k: v for k, v in ids.items() if v is not None}  # a loaded folder's own, if it has one
+        self.generation_config = {"eos_token_id": config.eos_token_id}  # a loaded folder's own, if it has one
         self.model = nn.ModuleDict({
             "embed_tokens": nn.Embedding(config.vocab_size, config.hidden_size),
             "layers": nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers)),
@@ -197,16 +185,17 @@ class Qwen2(nn.Module):
         return self.model.embed_tokens.weight if self.config.tie_word_embeddings else self.lm_head.weight
 
     def hidden(self, ids: Tensor, positions: Tensor | None = None, attend: Attend = causal,
-               checkpointing: bool = False) -> Tensor:
+               checkpointing: bool = False, layers: Sequence[Layer] | None = None) -> Tensor:
         """(B, T) ids -> (B, T, hidden) states after the final norm.
 
         positions: (B, T), default 0, 1, ... checkpointing: keep only each layer's input for the backward pass.
+        layers: those of `laid_out` instead of the model's own.
         """
         if positions is None:
             positions = torch.arange(ids.shape[1], device=ids.device)[None]
         x = self.model.embed_tokens(ids)
         rope = rope_table(positions, self.config, x.dtype)
-        for i, layer in enumerate(self.model.layers):
+        for i, layer in enumerate(layers or self.model.layers):
             if checkpointing and torch.is_grad_enabled():
                 x = checkpoint(layer, x, rope, attend, i, use_reentrant=False)
             else:
@@ -219,11 +208,7 @@ class Qwen2(nn.Module):
 
     @classmethod
     def from_pretrained(cls, path: str | Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> "Qwen2":
-        """Read a Hugging Face folder (one safetensors file, or shards with an index), strictly.
-
-        ValueError names the tensor that is missing, unexpected, of the wrong shape, or a stray head that differs from
-        the embedding of a tied model.
-        """
+        """Read a Hugging Face folder: one safetensors file, or shards with an index. ValueError names what is wrong."""
         path = Path(path)
         config = Config.from_dict(read_json(path / "config.json"))
         with torch.device("meta"):
@@ -232,17 +217,18 @@ class Qwen2(nn.Module):
         if config.tie_word_embeddings and "lm_head.weight" in found:
             if not torch.equal(found.pop("lm_head.weight"), found.get("model.embed_tokens.weight", torch.empty(0))):
                 raise ValueError(f"{path}: lm_head.weight differs from model.embed_tokens.weight, yet they are tied")
-        check_weights(path, {k: v.shape for k, v in model.state_dict().items()}, {k: v.shape for k, v in found.items()})
+        want, got = ({name: tuple(w.shape) for name, w in weights.items()} for weights in (model.state_dict(), found))
+        wrong = [f"{name} (wanted {want.get(name)}, found {got.get(name)})"
+                 for name in want | got if want.get(name) != got.get(name)]
+        if wrong:
+            raise ValueError(f"{path}: {len(wrong)} weights missing, unexpected or misshapen: {'; '.join(wrong[:5])}")
         model.load_state_dict(found, assign=True)
         if (path / "generation_config.json").exists():
             model.generation_config = read_json(path / "generation_config.json")
         return model.requires_grad_(True)
 
     def save_pretrained(self, path: str | Path, dtype: torch.dtype | None = None) -> None:
-        """Write config.json, generation_config.json and model.safetensors; transformers opens the folder as it is.
-
-        dtype: type of the written weights, default the model's own.
-        """
+        """Write config.json, generation_config.json and model.safetensors (in dtype, default the model's own)."""
         path, dtype = Path(path), dtype or self.head.dtype
         path.mkdir(parents=True, exist_ok=True)
         name = str(dtype).removeprefix("torch.")
@@ -261,36 +247,18 @@ def read_json(path: Path) -> dict:
 
 def read_weights(path: Path, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
     """All tensors of a checkpoint folder, by name, as own copies (never views of the file)."""
-    shards: dict[str, list[str]] = {}  # file -> the tensors that the index promises in it
-    if (path / "model.safetensors").exists():
-        shards["model.safetensors"] = []
-    else:
-        for tensor, shard in read_json(path / "model.safetensors.index.json")["weight_map"].items():
-            shards.setdefault(shard, []).append(tensor)
-    found = {}
-    for shard, promised in sorted(shards.items()):
+    whole, found = "model.safetensors", {}
+    index = {} if (path / whole).exists() else read_json(path / f"{whole}.index.json")["weight_map"]  # tensor -> shard
+    for shard in sorted(set(index.values())) or [whole]:
         if not (path / shard).exists():
-            raise ValueError(f"{path}: shard {shard} is missing; it holds {', '.join(promised)}")
+            held = ", ".join(tensor for tensor, file in index.items() if file == shard)
+            raise ValueError(f"{path}: {shard} is missing; it holds {held}")
         with safe_open(path / shard, framework="pt", device=str(device)) as file:
             found |= {name: file.get_tensor(name).to(dtype, copy=True) for name in file.keys()}
     return found
 
 
-def check_weights(path: Path, wanted: dict[str, torch.Size], found: dict[str, torch.Size]) -> None:
-    """ValueError that names the tensors that do not fit the config, with both shapes."""
-    kinds = {
-        "missing": [n for n in wanted if n not in found],
-        "unexpected": [n for n in found if n not in wanted],
-        "misshapen": [n for n in wanted if n in found and wanted[n] != found[n]],
-    }
-    for kind, names in kinds.items():
-        if names:
-            shapes = "; ".join(f"{n} wanted {wanted.get(n)}, found {found.get(n)}" for n in names[:5])
-            raise ValueError(f"{path}: {len(names)} {kind} weights: {shapes}")
-
-
 # ---------------------------------------------------------------- tokenizer
-
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json",
                    "added_tokens.json", "vocab.json", "merges.txt")
@@ -398,7 +366,6 @@ def default_system(template: str, path: Path) -> str | None:
 
 # ---------------------------------------------------------------- choosing a token
 
-
 @dataclass(frozen=True)
 class Sample:
     """One reply. logprobs: of each id, log-softmax at the temperature (T 0: at T 1) over the unmasked vocabulary."""
@@ -431,37 +398,49 @@ def choose(logits: Tensor, u: Tensor, temperature: float, top_p: float = 1.0, to
     top_k keeps the k likeliest ids; top_p the fewest likeliest ids whose probability reaches top_p (a sum that hits
     top_p exactly is enough). Log-probs are over the whole row.
     """
-    scaled = logits.to(torch.float32, copy=True)  # one buffer, worked on in place: it is the size of the vocabulary
-    top = scaled.amax(-1, keepdim=True)
-    scaled -= top
-    if temperature > 0:
-        scaled /= temperature
+    if temperature not in (0, 1):
+        logits = (logits.float() - logits.amax(-1, keepdim=True)) / temperature
+    probs = logits.softmax(-1, dtype=torch.float32)
     if temperature == 0:
-        ids = scaled.argmax(-1, keepdim=True)
+        ids = probs.argmax(-1, keepdim=True)
     elif top_k or top_p < 1:
-        ids = pick_top(scaled, u, top_p, top_k)
-    cdf = scaled.exp_().cumsum_(-1)
-    if temperature > 0 and not top_k and top_p == 1:
-        ids = inverse_cdf(cdf, u)
-    return ids[:, 0], ((logits.gather(-1, ids) - top) / (temperature or 1.0) - cdf[:, -1:].log())[:, 0]
+        values, order = probs.topk(min(top_k or probs.shape[-1], probs.shape[-1]), dim=-1)
+        values /= values.sum(-1, keepdim=True)
+        before = values.cumsum(-1) - values
+        keep = before < top_p - 1e-6  # float32 sums of a boundary that is hit exactly land on either side of it
+        keep[:, 0] = True
+        ids = order.gather(-1, draw(values * keep, u))
+    else:
+        ids = draw(probs, u)
+    return ids[:, 0], probs.gather(-1, ids).log()[:, 0]
 
 
-def inverse_cdf(cdf: Tensor, u: Tensor) -> Tensor:
-    """(B, V) cumulated weights, (B,) uniforms -> (B, 1) first index whose cumulated weight exceeds u times the sum."""
-    return torch.searchsorted(cdf, u[:, None] * cdf[:, -1:], right=True).clamp_(max=cdf.shape[-1] - 1)
+def draw(weights: Tensor, u: Tensor) -> Tensor:
+    """(B, V) weights, (B,) uniforms -> (B, 1) first index whose cumulated weight exceeds u times the sum.
+
+    Found in the sums of blocks first and then inside one block, so that no row of the vocabulary is cumulated.
+    """
+    blocks = F.pad(weights, (0, -weights.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    sums = blocks.sum(-1)
+    block, rest = first_over(sums, u[:, None] * sums.sum(-1, keepdim=True))
+    inner, _ = first_over(blocks[torch.arange(len(u), device=u.device), block[:, 0]], rest)
+    return (block * BLOCK + inner).clamp_(max=weights.shape[-1] - 1)  # only a row of NaN gets that far
 
 
-def pick_top(scaled: Tensor, u: Tensor, top_p: float, top_k: int) -> Tensor:
-    """inverse_cdf among the ids that top_k, then top_p (on what top_k left) keep."""
-    values, order = scaled.topk(min(top_k or scaled.shape[-1], scaled.shape[-1]), dim=-1)
-    probs = values.softmax(-1)
-    before = probs.cumsum(-1) - probs
-    keep = before < top_p - 1e-6  # float32 sums of a boundary that is hit exactly land on either side of it
-    keep[:, 0] = True
-    return order.gather(-1, inverse_cdf((probs * keep).cumsum(-1), u))
+def first_over(weights: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, N) weights, (B, 1) targets -> first index whose cumulated weight exceeds the target, and what the target
+    exceeds all weights before it by. Targets that rounding put out of range are moved in: no index without weight."""
+    cdf = weights.cumsum(-1)
+    target = target.clamp(min=0).minimum(cdf[:, -1:].nextafter(torch.zeros_like(target)))
+    index = torch.searchsorted(cdf, target, right=True).clamp_(max=cdf.shape[-1] - 1)
+    return index, target - (cdf - weights).gather(-1, index)
 
 
 # ---------------------------------------------------------------- sampling
+
+BLOCK = 256  # ids of the vocabulary that are weighed together before one of them is drawn
+CHECK_EVERY = 4  # decode steps between two looks at which rows have ended
+SHRINK_AT = 0.75  # share in use under which slots (once none waits) and columns of the cache are dropped
 
 
 def generate(
@@ -492,77 +471,93 @@ def generate(
     if not prompts:
         return []
     results: list[list] = [[None] * n for _ in prompts]
-    left, c = [n] * len(prompts), model.config
-    longest = max(len(p) + limit for p, limit in zip(prompts, limits, strict=True))
+    c, longest = model.config, max(len(p) + limit for p, limit in zip(prompts, limits, strict=True))
     row_bytes = longest * 2 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim * model.head.element_size()
     slots, choice = slots or max(cache_bytes // row_bytes, 1), (temperature, top_p, top_k)
-    with torch.inference_mode(), laid_out(model, vocab_size or c.vocab_size) as logits_of:
-        sampler = Sampler(model, logits_of, prompts, n, limits, slots, seed, choice, eos_ids, cuda_graphs)
+    with torch.inference_mode():
+        run = laid_out(model, vocab_size or c.vocab_size)
+        sampler = Sampler(model, *run, prompts, n, limits, slots, seed, choice, eos_ids, cuda_graphs)
         while sampler.waiting or any(sampler.rows):
             sampler.refill()
             sampler.decode(CHECK_EVERY)
             for prompt, sample, reply in sampler.collect():
                 results[prompt][sample] = reply
-                left[prompt] -= 1
-                if on_group and not left[prompt]:
+                if on_group and None not in results[prompt]:
                     on_group(prompt, results[prompt])
     return results
 
 
-CHECK_EVERY = 4  # decode steps between two looks at which rows have ended
-PREFILL_TOKENS = 4096  # of the prompts that run through the model together
-SHRINK_AT = 0.75  # share in use under which slots (once none waits) and columns of the cache are dropped
+def laid_out(model: Qwen2, vocab_size: int) -> tuple[Sequence[Layer], Callable[[Tensor], Tensor]]:
+    """A model's layers, and states -> logits of the first vocab_size ids, as sampling runs them.
+
+    On a CPU they are copies that share the norms: every matrix laid out once for the CPU's library, those of q, k and v
+    as one, and what follows a product (SiLU, times, plus) done inside it.
+    """
+    head, layers = model.head[:vocab_size], model.model.layers
+    useful = head.device.type == "cpu" and torch.backends.mkldnn.is_available()
+    if not useful or head.dtype != torch.float32 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return layers, lambda states: F.linear(states, head)
+    linear, pack = torch.ops.mkldnn._linear_pointwise, torch.ops.mkldnn._reorder_linear_weight
+
+    def lay_out(layer: Layer) -> Layer:
+        a, m, layer = layer.self_attn, layer.mlp, copy.copy(layer)
+        wide = (a.q_proj, a.k_proj, a.v_proj)
+        qkv, bias = pack(torch.cat([x.weight for x in wide]), None), torch.cat([x.bias for x in wide])
+        o, gate, up, down = (pack(x.weight, None) for x in (a.o_proj, m.gate_proj, m.up_proj, m.down_proj))
+
+        def add_mlp(x: Tensor, h: Tensor) -> Tensor:
+            gated = linear.binary(h, linear(h, gate, None, "swish", [], ""), up, None, "mul")
+            return linear.binary(gated, x, down, None, "add")
+
+        layer.qkv = lambda h: linear(h, qkv, bias, "none", [], "")
+        layer.add_attention = lambda x, out: linear.binary(out, x, o, None, "add")
+        layer.add_mlp = add_mlp
+        return layer
+
+    packed = pack(head, None)
+    return list(map(lay_out, layers)), lambda states: linear(states, packed, None, "none", [], "")
 
 
 class Sampler:
     """One call of `generate`: S slots with a reply each, and the key/value cache that they share.
 
     Every slot has its own length; what lies beyond it in the cache is masked. Three moves: `refill` puts waiting rows
-    into free slots, `prefill` computes the keys and values of new prompts, once for all rows of a prompt, `decode` adds
-    tokens to all slots at a time. A row starts with its prompt's last token as the next to be decoded.
+    into free slots, `prefill` computes a new prompt's keys and values once for all its rows, `decode` adds tokens to
+    all slots at a time. A row starts with its prompt's last token as the next to be decoded.
     """
 
-    def __init__(self, model: Qwen2, logits_of: Callable, prompts: Sequence[Sequence[int]], n: int, limits: list[int],
-                 slots: int, seed: int, choice: tuple[float, float, int], eos_ids: Sequence[int], cuda_graphs: bool):
-        self.model, self.logits_of, self.prompts, self.limits = model, logits_of, prompts, limits
+    def __init__(self, model: Qwen2, layers: Sequence[Layer], logits_of: Callable, prompts: Sequence[Sequence[int]],
+                 n: int, limits: list[int], slots: int, seed: int, choice: tuple[float, float, int],
+                 eos_ids: Sequence[int], cuda_graphs: bool):
+        self.model, self.layers, self.logits_of, self.prompts, self.limits = model, layers, logits_of, prompts, limits
         self.seed, self.choice, self.end_ids, self.cuda_graphs = seed, choice, set(eos_ids), cuda_graphs
         # Longest first, so that no long row starts when all others are done.
         order = sorted(range(len(prompts)), key=lambda i: (-limits[i], -len(prompts[i])))
         self.waiting = deque((i, s) for i in order for s in range(n))
         self.rows: list[tuple[int, int] | None] = [None] * min(slots, len(self.waiting))  # (prompt, sample) in a slot
-        self.holder: dict[int, int] = {}  # a prompt of which some rows still wait -> a slot with its keys and values
+        self.latest: tuple = (None, None)  # the last prompt of which a row was started, and what prefill found of it
+        size, c = len(self.rows), model.config
         with model.head.device:
             self.ends = torch.tensor(sorted(self.end_ids), dtype=torch.int64)
-            self.done = torch.ones(len(self.rows), dtype=torch.bool)
+            self.done = torch.ones(size, dtype=torch.bool)
             # Random key, token to be decoded next, columns of the prompt before its last token, columns in use, limit.
-            self.state = torch.zeros(5, len(self.rows), dtype=torch.int64)
+            self.state = torch.zeros(5, size, dtype=torch.int64)
             # One place more than a reply needs: a row that has ended writes there until it is collected.
-            self.ids = torch.zeros(len(self.rows), max(limits) + 1, dtype=torch.int64)
-            self.logprobs = torch.zeros(len(self.rows), max(limits) + 1)
-            c = model.config
-            empty = torch.zeros(len(self.rows), c.num_key_value_heads, c.head_dim, 0, dtype=model.head.dtype)
-        self.k = [empty] * c.num_hidden_layers  # each (S, K, D, C)
-        self.v = [empty.transpose(2, 3)] * c.num_hidden_layers  # each (S, K, C, D)
-        self.graph, self.graph_shape = None, None
-
-    def reserve(self, columns: int) -> None:
-        """Fit the cache to rows of this length, in blocks; every step reads all of it, so it is cut back as well."""
-        block, old = 256 if self.cuda_graphs else 32, self.k[0].shape[3]
-        new = -(-columns // block) * block
-        if new > old or new < old * SHRINK_AT:
-            for i in range(len(self.k)):  # zeros, because what a mask hides is still multiplied, by 0
-                self.k[i] = F.pad(self.k[i], (0, new - old))
-                self.v[i] = F.pad(self.v[i], (0, 0, 0, new - old))
+            self.ids = torch.zeros(size, max(limits) + 1, dtype=torch.int64)
+            self.logprobs = torch.zeros(size, max(limits) + 1)
+            empty = torch.zeros(2, size, c.num_key_value_heads, 0, c.head_dim, dtype=model.head.dtype)
+        self.cache = [empty] * c.num_hidden_layers  # keys and values of each layer (2, S, K, C, D)
+        self.graph: torch.cuda.CUDAGraph | None = None  # a step on the tensors above
 
     def refill(self) -> None:
         """Put waiting rows into the free slots; when none waits, drop slots that stay free."""
-        taken: dict[int, list[int]] = {}  # prompt -> slots
-        for slot in [slot for slot, row in enumerate(self.rows) if row is None][:len(self.waiting)]:
+        slots = [slot for slot, row in enumerate(self.rows) if row is None][:len(self.waiting)]
+        if not slots:
+            return self.shrink()
+        taken: dict[int, list[int]] = {}  # prompt -> slots; the rows of a prompt wait one after the other
+        for slot in slots:
             self.rows[slot] = self.waiting.popleft()
             taken.setdefault(self.rows[slot][0], []).append(slot)
-        if not taken:
-            return self.shrink()
-        slots = [slot for found in taken.values() for slot in found]
         index, sample = torch.tensor([self.rows[slot] for slot in slots]).T
         starts = [(self.prompts[i][-1], len(self.prompts[i]) - 1, self.limits[i]) for i in index.tolist()]
         token, first, limit = torch.tensor(starts).T
@@ -570,61 +565,48 @@ class Sampler:
         self.state[:, slots] = state.to(self.state.device)
         self.done[slots] = False
         self.reserve(int(self.state[3].max()))
-        for prompt, slot in self.holder.items():  # at most one, and its rows are the first to be taken
-            for cache in (*self.k, *self.v):
-                cache[taken[prompt]] = cache[slot].clone()  # the slot may be one of those taken
-        new = [prompt for prompt in taken if prompt not in self.holder]
-        size = max(PREFILL_TOKENS // int(first.max() + 1), 1)
-        for start in range(0, len(new), size):
-            self.prefill({prompt: taken[prompt] for prompt in new[start:start + size]})
-        self.holder = {prompt: taken[prompt][0] for prompt, _ in list(self.waiting)[:1] if prompt in taken}
+        for prompt, slots in taken.items():
+            if prompt != self.latest[0]:
+                self.latest = prompt, self.prefill(prompt)
+            for cache, new in zip(self.cache, self.latest[1], strict=True):
+                cache[:, slots, :, :new.shape[2]] = new[:, None]
 
-    def prefill(self, wave: dict[int, list[int]]) -> None:
-        """Run prompts, less their last tokens, through the model in one row; copy keys and values to their slots."""
-        device, spans, ids, positions = self.state.device, [], [], []
-        for prompt, slots in wave.items():
-            count = len(self.prompts[prompt]) - 1
-            spans.append((slice(len(ids), len(ids) + count), torch.tensor(slots, device=device)))
-            ids += self.prompts[prompt][:-1]
-            positions += range(count)
+    def prefill(self, prompt: int) -> list[Tensor]:
+        """Keys and values (2, K, T, D) of each layer for a prompt less its last token."""
+        ids, found = torch.tensor([self.prompts[prompt][:-1]], dtype=torch.int64, device=self.state.device), []
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            out = torch.empty_like(q)
-            for span, slots in spans:
-                count = span.stop - span.start
-                self.k[layer][slots, :, :, :count] = k[0, span].permute(1, 2, 0)
-                self.v[layer][slots, :, :count] = v[0, span].transpose(0, 1)
-                out[:, span] = causal(layer, q[:, span], k[:, span], v[:, span])
-            return out
+            found.append(torch.cat((k, v)).transpose(1, 2))
+            return causal(layer, q, k, v) if ids.numel() else q
 
-        if ids:
-            self.model.hidden(torch.tensor([ids], device=device), torch.tensor([positions], device=device), attend)
+        self.model.hidden(ids, attend=attend, layers=self.layers)
+        return found
 
     def decode(self, steps: int) -> None:
         """A few tokens more for every slot, without looking whether a row ends."""
         self.reserve(int(self.state[3].max()) + steps)
         for _ in range(steps):
-            if self.graph and self.graph_shape == self.k[0].shape:  # else the cache has moved since it was captured
+            if self.graph:
                 self.graph.replay()
                 continue
             self.step()
             if self.cuda_graphs:
-                self.graph, self.graph_shape = torch.cuda.CUDAGraph(), self.k[0].shape
+                self.graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(self.graph):
                     self.step()
 
     def step(self) -> None:
         """One token for every slot. Tensors only: nothing here waits for the device or asks about a row."""
         key, token, first, length, limit = self.state
-        slots, columns = (torch.arange(n, device=length.device) for n in (len(length), self.k[0].shape[3]))
-        bias = torch.where(columns > length[:, None], -torch.inf, 0.0).to(self.v[0].dtype)[:, None, None]
+        slots, columns = (torch.arange(n, device=length.device) for n in self.cache[0].shape[1:4:2])
+        bias = torch.where(columns > length[:, None], -torch.inf, 0.0).to(self.cache[0].dtype)[:, None, None]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            self.k[layer][slots, :, :, length] = k[:, 0]
-            self.v[layer][slots, :, length] = v[:, 0]
-            return cached_attention(q, self.k[layer], self.v[layer], bias)
+            keys, values = self.cache[layer]
+            keys[slots, :, length], values[slots, :, length] = k[:, 0], v[:, 0]
+            return cached_attention(q, keys, values, bias)
 
-        states = self.model.hidden(token[:, None], length[:, None], attend)
+        states = self.model.hidden(token[:, None], length[:, None], attend, layers=self.layers)
         count = length - first
         ids, logprobs = choose(self.logits_of(states[:, 0]), uniforms(key, count), *self.choice)
         token.copy_(ids)
@@ -647,49 +629,35 @@ class Sampler:
         self.state[2:4, slots] = 0
         return found
 
+    def reserve(self, columns: int) -> None:
+        """Fit the cache to rows of this length, in blocks; every step reads all of it, so it is cut back as well."""
+        block, old = 256 if self.cuda_graphs else 32, self.cache[0].shape[3]
+        new = -(-columns // block) * block
+        if new > old or new < old * SHRINK_AT:
+            self.graph = None
+            for i, cache in enumerate(self.cache):  # zeros, because what a mask hides is still multiplied, by 0
+                self.cache[i] = F.pad(cache, (0, 0, 0, new - old))
+
     def shrink(self) -> None:
         """Drop the free slots if they are many: a step costs by the slot."""
         live = [slot for slot, row in enumerate(self.rows) if row]
         if len(live) <= len(self.rows) * SHRINK_AT:
+            self.graph = None
             self.rows, self.state = [self.rows[slot] for slot in live], self.state[:, live]
             self.done, self.ids, self.logprobs = self.done[live], self.ids[live], self.logprobs[live]
-            for i in range(len(self.k)):
-                self.k[i], self.v[i] = self.k[i][live], self.v[i][live]
+            for i, cache in enumerate(self.cache):
+                self.cache[i] = cache[:, live]
 
 
 def cached_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """One query per row: q (S, 1, H, D), k (S, K, D, C), v (S, K, C, D), bias (S, 1, 1, C) -> (S, 1, H, D).
+    """One query per row: q (S, 1, H, D), k and v (S, K, C, D), bias (S, 1, 1, C) -> (S, 1, H, D).
 
-    Two products instead of the library's kernel, which on a CPU reads keys once for every head that shares them.
+    Heads that share keys stand as queries beside each other, so that keys are read once for all of them. On a CPU two
+    plain products are three times as fast as the library's kernel for so few queries.
     """
-    q = q[:, 0].unflatten(1, (k.shape[1], -1)) * q.shape[-1] ** -0.5  # (S, K, H/K, D): heads that share a key head
-    return ((q @ k + bias).softmax(-1) @ v).flatten(1, 2)[:, None]
-
-
-@contextmanager
-def laid_out(model: Qwen2, vocab_size: int) -> Iterator[Callable[[Tensor], Tensor]]:
-    """While open, projections of one input run as one product, with a matrix laid out once for the CPU's library.
-
-    Yields states -> logits of the first vocab_size ids. Other devices keep their own layout.
-    """
-    library, head = torch.ops.mkldnn, nn.Linear(1, 1, bias=False)
-    head.weight = nn.Parameter(model.head[:vocab_size], requires_grad=False)
-    sets = [[head]]
-    for layer in model.model.layers:
-        a, m = layer.self_attn, layer.mlp
-        sets += [[a.q_proj, a.k_proj, a.v_proj], [a.o_proj], [m.gate_proj, m.up_proj], [m.down_proj]]
-    useful = model.head.device.type == "cpu" and torch.backends.mkldnn.is_available()
-    useful = useful and (model.head.dtype == torch.float32 or library._is_mkldnn_bf16_supported())
-
-    def product(linears: list[nn.Linear]) -> Callable[[Tensor], Tensor]:
-        weight = library._reorder_linear_weight(torch.cat([linear.weight for linear in linears]), None)
-        bias = None if linears[0].bias is None else torch.cat([linear.bias for linear in linears])
-        return lambda x: library._linear_pointwise(x, weight, bias, "none", [], "")
-
-    try:
-        for linears in sets if useful else []:
-            linears[0].together = product(linears)
-        yield getattr(head, "together", head)
-    finally:
-        for linears in sets:
-            vars(linears[0]).pop("together", None)
+    q = q[:, 0].unflatten(1, (k.shape[1], -1))  # (S, K, H/K, D)
+    if q.is_cuda:
+        out = F.scaled_dot_product_attention(q, k, v, bias.expand(-1, k.shape[1], q.shape[2], -1))
+    else:
+        out = (q * q.shape[-1] ** -0.5 @ k.transpose(2, 3) + bias).softmax(-1) @ v
+    return out.flatten(1, 2)[:, None]

@@ -148,7 +148,7 @@ GUARDS = [
     ),
     Guard(
         "RoPE base: read from both places of config.json", "model.py",
-        "return float(old or new or 10_000.0)", "return float(old or 10_000.0)",
+        "both = [*rope.items(), *raw.items()]", "both = raw.items()",
         ("tests/test_model.py::test_both_places_of_the_rope_base_are_read_and_written",),
     ),
     Guard(

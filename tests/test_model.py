@@ -143,9 +143,9 @@ def test_rows_do_not_depend_on_their_company(temperature):
 def test_a_prompt_is_prefilled_once_however_its_samples_are_spread(monkeypatch):
     seen, prefill = [], Sampler.prefill
 
-    def counted(self, wave):
-        seen.extend(wave)
-        prefill(self, wave)
+    def counted(self, prompt):
+        seen.append(prompt)
+        return prefill(self, prompt)
 
     monkeypatch.setattr(Sampler, "prefill", counted)
     model, prompts = tiny(), ragged(3, 9)
@@ -160,7 +160,7 @@ def test_the_cache_follows_the_memory_budget_and_the_need(monkeypatch):
 
     def watched(self, columns):
         reserve(self, columns)
-        sizes.append((len(self.rows), self.k[0].shape[3]))
+        sizes.append((len(self.rows), self.cache[0].shape[3]))
 
     monkeypatch.setattr(Sampler, "reserve", watched)
     model = tiny()
