@@ -682,19 +682,21 @@ def run_code(args: Namespace) -> None:
 ANOTHER = "Write another test for `{}`, different from the ones before, that reaches other statements and branches."
 
 
-def sample_suites(model: str, questions: Sequence[Question], args: Namespace, seed: int, at_once: bool) -> list[Suite]:
-    """A suite of args.asserts asserts per question: all asked for at once, as training does, or one in each round, the
-    earlier ones in sight, as UnLeakedTestBench does."""
+def sample_suites(model: str, questions: Sequence[Question], args: Namespace, seed: int,
+                  at_once: bool) -> list[tuple[Suite, list[str]]]:
+    """Per question a suite of args.asserts asserts, and the replies that it was read from: all asked for at once, as
+    training does, or one in each round, the earlier ones in sight, as UnLeakedTestBench does."""
     k = args.asserts if at_once else 1
     chats = [data.tester_messages(q, None if args.black_box else q.reference, k, args.style) for q in questions]
-    suites: list[Suite] = [[] for _ in questions]
+    found: list[tuple[Suite, list[str]]] = [([], []) for _ in questions]
     for turn in range(args.asserts // k):
         texts = ask(model, args, chats, 1, seed * args.asserts + turn)
-        for question, chat, suite, (text,) in zip(questions, chats, suites, texts, strict=True):
+        for question, chat, (suite, said), (text,) in zip(questions, chats, found, texts, strict=True):
+            said.append(text)
             suite += data.extract_tests(text, question.entry_point, k) or [None]
             chat += [{"role": "assistant", "content": text},
                      {"role": "user", "content": ANOTHER.format(question.entry_point)}]
-    return suites
+    return found
 
 
 def run_tests(args: Namespace) -> None:
@@ -710,11 +712,12 @@ def run_tests(args: Namespace) -> None:
 
         def work(seed: int, part: list[Task]) -> list[dict]:
             questions = [task.question for task in part]
-            suites = sample_suites(args.model, questions, args, seed, args.suite)
+            suites, said = zip(*sample_suites(args.model, questions, args, seed, args.suite), strict=True)
             scores = score_suites(questions, [[suite] for suite in suites], args.asserts, box, limit=None)
             covered = [coverage_of(q, suite, box) for q, suite in zip(questions, suites, strict=True)]
-            return [{**asdict(score), "kill": score.kill, "asserts": [t and t.source for t in suite], "covered": c}
-                    for (score,), suite, c in zip(scores, suites, covered, strict=True)]
+            return [{**asdict(score), "kill": score.kill, "asserts": [test and test.source for test in suite],
+                     "covered": counts, "replies": texts}
+                    for (score,), suite, counts, texts in zip(scores, suites, covered, said, strict=True)]
 
         rows = Journal(Path(args.out), args).complete(tasks, args.batch, work, ("right", "kill"))
     whole = [row for row in rows if all(row["right"])]
@@ -791,7 +794,7 @@ def run_best_of(args: Namespace) -> None:
             results = []
             for row in rows:
                 own = islice(suites, len(row["solutions"]))
-                pool = list(dict.fromkeys(test for suite in own for test in suite if test))
+                pool = list(dict.fromkeys(test for suite, _ in own for test in suite if test))
                 values = box.values([(program, [test.call for test in pool]) for program in row["solutions"]])
                 passed = row[judge.columns[-1]]
                 best = passed[choose(row["solutions"], pool, values, args.cure)]
@@ -858,15 +861,16 @@ def run_verify(args: Namespace) -> None:
 def run_export(args: Namespace) -> None:
     """A questions file whose tests were written by a tester, for training with static tests.
 
-    One suite is asked for each question; its valid asserts, with the ground truth's values, become the question's
-    tests. Questions without a valid one are left out.
+    Each tester is asked for one suite per question; the valid asserts, with the ground truth's values, become the
+    question's tests. Questions without a valid one are left out.
     """
     questions, kept = [task.question for task in load_tasks(args.data, args.limit)], []
     with Sandbox(args.workers) as box:
         for start in tqdm(range(0, len(questions), args.batch), unit="batch", disable=None):
             part = questions[start : start + args.batch]
-            suites = sample_suites(args.tester[0], part, args, start, at_once=True)
-            for question, (_, valid) in zip(part, validate(part, [[suite] for suite in suites], box), strict=True):
+            found = [sample_suites(tester, part, args, start, at_once=True) for tester in args.tester]
+            suites = [[suite for suite, _ in group] for group in zip(*found, strict=True)]
+            for question, (_, valid) in zip(part, validate(part, suites, box), strict=True):
                 if valid:
                     kept.append(replace(question, tests=tuple(dict.fromkeys(test.source for test in valid.values()))))
     data.save_questions(args.out, kept)
