@@ -126,8 +126,8 @@ class Pack:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The Attend of this packing: q (1, N, H, D), k and v (1, N, K, D) -> (1, N, H, D)."""
         q, k, v, prompt = q[0], k[0], v[0], self.prompt_rows
-        prompts = attention(take(q, prompt), take(k, prompt), take(v, prompt), is_causal=True)
-        replies = attention(take(q, self.reply_rows), take(k, self.key_rows), take(v, self.key_rows), self.mask)
+        prompts = attention(layer, take(q, prompt), take(k, prompt), take(v, prompt))
+        replies = attention(layer, take(q, self.reply_rows), take(k, self.key_rows), take(v, self.key_rows), self.mask)
         return take(torch.cat((prompts.flatten(0, 1), replies.flatten(0, 1))), self.where[None])
 
 

@@ -1,8 +1,8 @@
 """Qwen2 transformer, ChatML tokenizer and sampler: everything Code-A1 needs of a language model.
 
-It reads and writes Hugging Face checkpoint folders (Qwen2.5-Coder 0.5B to 7B) under their own parameter names and
-implements exactly what those models use: RoPE in half rotation, RMSNorm, grouped key/value heads, SwiGLU, biases on
-q, k and v. What a checkpoint asks for beyond that is refused by name.
+It reads and writes Hugging Face checkpoint folders (Qwen2.5-Coder 0.5B to 7B) and implements exactly what those models
+use: RoPE in half rotation, RMSNorm, grouped key/value heads, SwiGLU, biases on q, k and v. What a checkpoint asks for
+beyond that is refused by name.
 
     model = Qwen2.from_pretrained("Qwen2.5-Coder-1.5B-Instruct", dtype=torch.bfloat16, device="cuda")
     tokenizer = Tokenizer.from_pretrained("Qwen2.5-Coder-1.5B-Instruct")
@@ -18,7 +18,7 @@ import math
 import re
 import shutil
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -60,7 +60,17 @@ class Config:
     def from_dict(cls, raw: dict) -> "Config":
         """config.json's object -> Config. ValueError names what this model does not implement, or a missing key."""
         rope = (raw.get("rope_scaling") or {}) | (raw.get("rope_parameters") or {})
-        refuse_unsupported(raw, rope)
+        bases = {found.get("rope_theta") for found in (raw, rope)} - {None}
+        plain = {"model_type": "qwen2", "hidden_act": "silu", "use_sliding_window": False, "attention_dropout": 0.0}
+        wrong = {f"{name} {raw.get(name)!r}": (raw.get(name) or value) != value for name, value in plain.items()} | {
+            "layer_types with sliding_attention": "sliding_attention" in (raw.get("layer_types") or []),
+            f"RoPE scaling {rope}": rope.get("rope_type", rope.get("type", "default")) != "default",
+            f"partial_rotary_factor in {rope}": rope.get("partial_rotary_factor", 1.0) != 1.0,
+            f"config.json with two RoPE bases {bases}": len(bases) > 1,
+        }
+        if any(wrong.values()):
+            found = ", ".join(name for name, is_there in wrong.items() if is_there)
+            raise ValueError(f"{found}: not supported by this plain qwen2 model")
         names = [f.name for f in fields(cls) if f.name != "extra"]
         both = [*rope.items(), *raw.items()]  # the RoPE base stands in either, in newer and in older files
         known = {k: v for k, v in both if k in names and v is not None}
@@ -78,23 +88,6 @@ class Config:
         return fixed | self.extra | own | {"rope_parameters": rope}
 
 
-def refuse_unsupported(raw: dict, rope: dict) -> None:
-    """ValueError, by name, for what the model below would compute wrongly."""
-    scaling, bases = rope.get("rope_type", rope.get("type", "default")), (raw.get("rope_theta"), rope.get("rope_theta"))
-    wrong = {
-        f"model_type {raw.get('model_type')!r}": raw.get("model_type") != "qwen2",
-        f"hidden_act {raw.get('hidden_act')!r}": raw.get("hidden_act", "silu") != "silu",
-        "sliding window attention (use_sliding_window)": raw.get("use_sliding_window"),
-        "sliding window attention (layer_types)": "sliding_attention" in (raw.get("layer_types") or []),
-        "attention_dropout": raw.get("attention_dropout"),
-        f"RoPE scaling ({scaling})": scaling != "default" or rope.get("partial_rotary_factor", 1.0) != 1.0,
-        f"config.json with two RoPE bases {bases}": None not in bases and bases[0] != bases[1],
-    }
-    for name, found in wrong.items():
-        if found:
-            raise ValueError(f"{name} is not supported: this is a plain qwen2 model")
-
-
 # ---------------------------------------------------------------- transformer
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -102,15 +95,10 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 keys and values of earlier tokens are kept, is the caller's business; the layers below are the same for all."""
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
-    """Scaled dot-product attention on (B, T, H or K, D) tensors; mask: (B, 1, T, keys), True where a query may look."""
+def attention(layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Causal inside each row (so padding on the right needs no mask), or what a mask (B, 1, T, keys) lets be seen."""
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal, enable_gqa=True).transpose(1, 2)
-
-
-def causal(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Plain causal attention inside each row. Right padding needs no mask: no token looks to its right."""
-    return attention(q, k, v, is_causal=True)
+    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, enable_gqa=True).transpose(1, 2)
 
 
 def rope_table(positions: Tensor, config: Config, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -184,12 +172,12 @@ class Qwen2(nn.Module):
         """(V, hidden) output matrix; with tied weights it is the embedding itself."""
         return self.model.embed_tokens.weight if self.config.tie_word_embeddings else self.lm_head.weight
 
-    def hidden(self, ids: Tensor, positions: Tensor | None = None, attend: Attend = causal,
+    def hidden(self, ids: Tensor, positions: Tensor | None = None, attend: Attend = attention,
                checkpointing: bool = False, layers: Sequence[Layer] | None = None) -> Tensor:
         """(B, T) ids -> (B, T, hidden) states after the final norm.
 
-        positions: (B, T), default 0, 1, ... checkpointing: keep only each layer's input for the backward pass.
-        layers: those of `laid_out` instead of the model's own.
+        positions: (B, T), default 0, 1, ... checkpointing: keep only each layer's input for the backward pass. layers:
+        those of `laid_out`, default the model's own.
         """
         if positions is None:
             positions = torch.arange(ids.shape[1], device=ids.device)[None]
@@ -217,12 +205,10 @@ class Qwen2(nn.Module):
         if config.tie_word_embeddings and "lm_head.weight" in found:
             if not torch.equal(found.pop("lm_head.weight"), found.get("model.embed_tokens.weight", torch.empty(0))):
                 raise ValueError(f"{path}: lm_head.weight differs from model.embed_tokens.weight, yet they are tied")
-        want, got = ({name: tuple(w.shape) for name, w in weights.items()} for weights in (model.state_dict(), found))
-        wrong = [f"{name} (wanted {want.get(name)}, found {got.get(name)})"
-                 for name in want | got if want.get(name) != got.get(name)]
-        if wrong:
-            raise ValueError(f"{path}: {len(wrong)} weights missing, unexpected or misshapen: {'; '.join(wrong[:5])}")
-        model.load_state_dict(found, assign=True)
+        try:
+            model.load_state_dict(found, assign=True)
+        except RuntimeError as error:  # names what is missing, unexpected or of another shape
+            raise ValueError(f"{path}: {error}") from error
         if (path / "generation_config.json").exists():
             model.generation_config = read_json(path / "generation_config.json")
         return model.requires_grad_(True)
@@ -268,8 +254,7 @@ ROLES = ("system", "user", "assistant")
 class Tokenizer:
     """Text to ids and back, and the ChatML frame around messages.
 
-    Control words (`<|im_start|>`, `<|fim_prefix|>`, ...) exist as ids only where the frame puts them: in the text of a
-    message they are encoded as the plain characters they are.
+    Control words (`<|im_start|>`, ...) exist as ids only where the frame puts them: in a message's text they stay text.
     """
 
     def __init__(self, path: Path):
@@ -280,11 +265,14 @@ class Tokenizer:
         self.fast = FastTokenizer.from_str(json.dumps(raw))
         self.fast.encode_special_tokens = True  # as the characters they are
         self.control_ids = frozenset(control.values())
-        self.default_system = default_system(read_template(path), path)
+        self.default_system = default_system(path)
         if not {"<|im_start|>", "<|im_end|>"} <= set(control):
             raise ValueError(f"{path}: the tokenizer lacks <|im_start|> or <|im_end|>, which the ChatML frame needs")
         self.start, self.end = control["<|im_start|>"], control["<|im_end|>"]
-        self.eos_ids = end_ids(path, self.end)
+        files = [path / name for name in ("generation_config.json", "config.json") if (path / name).exists()]
+        ends = [read_json(file).get("eos_token_id") for file in files]  # each an id, a list of ids, or nothing
+        ends = [i for found in ends for i in (found if isinstance(found, list) else [found]) if i is not None]
+        self.eos_ids = tuple(dict.fromkeys([*ends, self.end]))  # every id that ends a reply
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> "Tokenizer":
@@ -325,40 +313,25 @@ class Tokenizer:
         return [*ids, self.start, *self.encode("assistant\n")]
 
 
-def end_ids(path: Path, turn_end: int) -> tuple[int, ...]:
-    """Every id that ends a reply: those of generation_config.json and config.json, and the end of a ChatML turn."""
-    ids: list[int] = []
-    for name in ("generation_config.json", "config.json"):
-        found = read_json(path / name).get("eos_token_id") if (path / name).exists() else None
-        ids += found if isinstance(found, list) else [] if found is None else [found]
-    return tuple(dict.fromkeys([*ids, turn_end]))
-
-
-def read_template(path: Path) -> str:
-    """The chat template of a folder: chat_template.jinja, else the entry of tokenizer_config.json."""
-    if (path / "chat_template.jinja").exists():
-        return (path / "chat_template.jinja").read_text(encoding="utf-8")
-    template = read_json(path / "tokenizer_config.json").get("chat_template")
-    if isinstance(template, list):  # older files: [{"name": "default", "template": "..."}, ...]
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
-    if not template:
-        raise ValueError(f"{path}: no chat template in chat_template.jinja or tokenizer_config.json")
-    return template
-
-
-def default_system(template: str, path: Path) -> str | None:
-    """The system text that a ChatML template puts first where there is none; None if it puts nothing.
+def default_system(path: Path) -> str | None:
+    """The system text that a folder's ChatML template puts first where there is none; None if it puts nothing.
 
     ValueError if the template's turns are not `<|im_start|>role\ncontent<|im_end|>\n`, as Jinja expression or as text.
     """
+    if (path / "chat_template.jinja").exists():
+        template = (path / "chat_template.jinja").read_text(encoding="utf-8")
+    else:
+        template = read_json(path / "tokenizer_config.json").get("chat_template") or ""
+    if isinstance(template, list):  # older files: [{"name": "default", "template": "..."}, ...]
+        template = {entry["name"]: entry["template"] for entry in template}.get("default", "")
     line = r"(?:\\n|\n)"
     join = r"""(?:['"]\s*\+\s*['"]|['"]?\s*\+\s*['"]?|\s*-?\}\}|\{\{-?\s*)?"""  # between literal and name
     role, content = (rf"""\w+(?:\.{name}|\[['"]{name}['"]\])""" for name in ("role", "content"))
     turn = join.join((r"<\|im_start\|>", role, line, content, r"<\|im_end\|>", line))
     reply = rf"<\|im_start\|>assistant{line}"
     if not re.search(turn, template) or not re.search(reply, template) or "bos_token" in template:
-        raise ValueError(f"{path}: the chat template is not ChatML "
-                         r"(<|im_start|>role\ncontent<|im_end|>\n), the only frame supported")
+        frame = r"<|im_start|>role\ncontent<|im_end|>\n"
+        raise ValueError(f"{path}: there is no chat template, or not that of ChatML ({frame}), the only one supported")
     text = rf"""<\|im_start\|>system{line}((?:(?!['"]\s*\+|\{{\{{|<\|im_).)*)<\|im_end\|>"""
     found = re.search(text, template, re.DOTALL)
     return re.sub(r"\\(.)", lambda m: {"n": "\n"}.get(m[1], m[1]), found[1], flags=re.DOTALL) if found else None
@@ -416,10 +389,8 @@ def choose(logits: Tensor, u: Tensor, temperature: float, top_p: float = 1.0, to
 
 
 def draw(weights: Tensor, u: Tensor) -> Tensor:
-    """(B, V) weights, (B,) uniforms -> (B, 1) first index whose cumulated weight exceeds u times the sum.
-
-    Found in the sums of blocks first and then inside one block, so that no row of the vocabulary is cumulated.
-    """
+    """(B, V) weights, (B,) uniforms -> (B, 1) first index whose cumulated weight exceeds u times the sum: found in the
+    sums of blocks first, then inside one block, so that no row of the vocabulary is cumulated."""
     blocks = F.pad(weights, (0, -weights.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
     sums = blocks.sum(-1)
     block, rest = first_over(sums, u[:, None] * sums.sum(-1, keepdim=True))
@@ -461,8 +432,7 @@ def generate(
         f"temperature must be a finite number >= 0, got {temperature}": not 0 <= temperature < math.inf,
         f"top_p must be in (0, 1], got {top_p}": not 0 < top_p <= 1,
         f"top_k must be >= 0 and n >= 1, got {top_k} and {n}": top_k < 0 or n < 1,
-        "max_new_tokens must be one number, or one per prompt": len(limits) != len(prompts),
-        "max_new_tokens must be >= 1": min(limits, default=1) < 1,
+        "max_new_tokens must be >= 1, for all or for each": len(limits) != len(prompts) or min(limits, default=1) < 1,
         "a prompt is empty: there is nothing to continue": not all(map(len, prompts)),
     }
     for message, found in wrong.items():
@@ -475,8 +445,8 @@ def generate(
     row_bytes = longest * 2 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim * model.head.element_size()
     slots, choice = slots or max(cache_bytes // row_bytes, 1), (temperature, top_p, top_k)
     with torch.inference_mode():
-        run = laid_out(model, vocab_size or c.vocab_size)
-        sampler = Sampler(model, *run, prompts, n, limits, slots, seed, choice, eos_ids, cuda_graphs)
+        sampler = Sampler(model, *laid_out(model, vocab_size or c.vocab_size), prompts, n, limits, slots, seed, choice,
+                          eos_ids, cuda_graphs)
         while sampler.waiting or any(sampler.rows):
             sampler.refill()
             sampler.decode(CHECK_EVERY)
@@ -550,21 +520,22 @@ class Sampler:
         self.graph: torch.cuda.CUDAGraph | None = None  # a step on the tensors above
 
     def refill(self) -> None:
-        """Put waiting rows into the free slots; when none waits, drop slots that stay free."""
+        """Put waiting rows into the free slots."""
         slots = [slot for slot, row in enumerate(self.rows) if row is None][:len(self.waiting)]
         if not slots:
-            return self.shrink()
+            return
         taken: dict[int, list[int]] = {}  # prompt -> slots; the rows of a prompt wait one after the other
+        starts = []
         for slot in slots:
-            self.rows[slot] = self.waiting.popleft()
-            taken.setdefault(self.rows[slot][0], []).append(slot)
-        index, sample = torch.tensor([self.rows[slot] for slot in slots]).T
-        starts = [(self.prompts[i][-1], len(self.prompts[i]) - 1, self.limits[i]) for i in index.tolist()]
-        token, first, limit = torch.tensor(starts).T
-        state = torch.stack((row_keys(self.seed, index, sample), token, first, first, limit))
+            prompt, sample = self.rows[slot] = self.waiting.popleft()
+            taken.setdefault(prompt, []).append(slot)
+            ids = self.prompts[prompt]
+            starts.append((prompt, sample, ids[-1], len(ids) - 1, self.limits[prompt]))
+        prompt, sample, token, first, limit = torch.tensor(starts).T
+        state = torch.stack((row_keys(self.seed, prompt, sample), token, first, first, limit))
         self.state[:, slots] = state.to(self.state.device)
         self.done[slots] = False
-        self.reserve(int(self.state[3].max()))
+        self.fit(int(self.state[3].max()))
         for prompt, slots in taken.items():
             if prompt != self.latest[0]:
                 self.latest = prompt, self.prefill(prompt)
@@ -577,22 +548,22 @@ class Sampler:
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             found.append(torch.cat((k, v)).transpose(1, 2))
-            return causal(layer, q, k, v) if ids.numel() else q
+            return attention(layer, q, k, v) if ids.numel() else q
 
         self.model.hidden(ids, attend=attend, layers=self.layers)
         return found
 
     def decode(self, steps: int) -> None:
         """A few tokens more for every slot, without looking whether a row ends."""
-        self.reserve(int(self.state[3].max()) + steps)
+        self.fit(int(self.state[3].max()) + steps)
         for _ in range(steps):
             if self.graph:
                 self.graph.replay()
-                continue
-            self.step()
-            if self.cuda_graphs:
+            else:
+                self.step()
+            if self.cuda_graphs and not self.graph:
                 self.graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self.graph):
+                with torch.cuda.graph(self.graph):  # recorded, not run
                     self.step()
 
     def step(self) -> None:
@@ -614,23 +585,26 @@ class Sampler:
         length += ~self.done
         self.done |= (ids[:, None] == self.ends).any(1) | (length - first >= limit)
 
-    def collect(self) -> list[tuple[int, int, Sample]]:
-        """(prompt, sample, reply) of every row that has ended; their slots are free after this."""
-        done, found = self.done.tolist(), []
-        slots = [slot for slot, row in enumerate(self.rows) if row and done[slot]]
-        counts = (self.state[3] - self.state[2])[slots].tolist()
-        replies = zip(slots, counts, self.ids[slots].tolist(), self.logprobs[slots].tolist(), strict=True)
-        for slot, count, ids, logprobs in replies:
-            if not all(map(math.isfinite, logprobs[:count])):
-                raise ValueError(f"the model's logits for prompt {self.rows[slot][0]} are not finite")
-            reply = Sample(tuple(ids[:count]), tuple(logprobs[:count]), ids[count - 1] in self.end_ids)
-            found.append((*self.rows[slot], reply))
-            self.rows[slot] = None
-        self.state[2:4, slots] = 0
-        return found
+    def collect(self) -> Iterator[tuple[int, int, Sample]]:
+        """(prompt, sample, reply) of every row that has ended, whose slot becomes free."""
+        done = self.done.tolist()
+        for slot, row in enumerate(self.rows):
+            if row and done[slot]:
+                count = int(self.state[3, slot] - self.state[2, slot])
+                ids, logprobs = (found[slot, :count].tolist() for found in (self.ids, self.logprobs))
+                if not all(map(math.isfinite, logprobs)):
+                    raise ValueError(f"the model's logits for prompt {row[0]} are not finite")
+                self.rows[slot] = None
+                self.state[2:4, slot] = 0
+                yield *row, Sample(tuple(ids), tuple(logprobs), ids[-1] in self.end_ids)
 
-    def reserve(self, columns: int) -> None:
-        """Fit the cache to rows of this length, in blocks; every step reads all of it, so it is cut back as well."""
+    def fit(self, columns: int) -> None:
+        """Fit the cache to rows of this length, in blocks, and drop slots that stay free: a step pays for all of it."""
+        live = [slot for slot, row in enumerate(self.rows) if row]
+        if not self.waiting and len(live) <= len(self.rows) * SHRINK_AT:
+            self.graph, self.rows, self.state = None, [self.rows[slot] for slot in live], self.state[:, live]
+            self.done, self.ids, self.logprobs = self.done[live], self.ids[live], self.logprobs[live]
+            self.cache[:] = [cache[:, live] for cache in self.cache]
         block, old = 256 if self.cuda_graphs else 32, self.cache[0].shape[3]
         new = -(-columns // block) * block
         if new > old or new < old * SHRINK_AT:
@@ -638,22 +612,11 @@ class Sampler:
             for i, cache in enumerate(self.cache):  # zeros, because what a mask hides is still multiplied, by 0
                 self.cache[i] = F.pad(cache, (0, 0, 0, new - old))
 
-    def shrink(self) -> None:
-        """Drop the free slots if they are many: a step costs by the slot."""
-        live = [slot for slot, row in enumerate(self.rows) if row]
-        if len(live) <= len(self.rows) * SHRINK_AT:
-            self.graph = None
-            self.rows, self.state = [self.rows[slot] for slot in live], self.state[:, live]
-            self.done, self.ids, self.logprobs = self.done[live], self.ids[live], self.logprobs[live]
-            for i, cache in enumerate(self.cache):
-                self.cache[i] = cache[:, live]
-
 
 def cached_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     """One query per row: q (S, 1, H, D), k and v (S, K, C, D), bias (S, 1, 1, C) -> (S, 1, H, D).
 
-    Heads that share keys stand as queries beside each other, so that keys are read once for all of them. On a CPU two
-    plain products are three times as fast as the library's kernel for so few queries.
+    Heads that share keys stand beside each other as queries, so that keys are read once for all of them.
     """
     q = q[:, 0].unflatten(1, (k.shape[1], -1))  # (S, K, H/K, D)
     if q.is_cuda:
