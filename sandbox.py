@@ -61,7 +61,7 @@ if not AS_WORKER:  # every fork copies what a worker has loaded, and the rules t
 
 MAX_REPLY = 16 << 20  # bytes of one encoded value; of all values of a program 4 times as much
 MAX_ITEMS, MAX_DEPTH = 2_000_000, 100  # items of a value, nested ones too, and their nesting
-QUICK = 0.01  # CPU seconds that a program has for all its calls, before they are taken one by one
+QUICK = 0.005, 0.1  # CPU seconds for all calls of a program, when its turn first comes, and when it comes again
 RESUMES = 8  # times that a program is started again after a crash or a timeout
 SCRIPT, SCRIPT_MB = 20, 4096  # a script has this many times the limit of one call; its least memory is as in EvalPlus
 FOLDER_MB = 64  # size of the private folder
@@ -115,7 +115,12 @@ class Verdict(NamedTuple):
 
 MALFORMED = (ValueError, TypeError, KeyError, OverflowError, RecursionError, MemoryError)  # what decoding may raise
 SCALARS = {str, bool, float, type(None)}  # what JSON says exactly, as it does integers of 64 bits
-to_json = json.JSONEncoder(separators=(",", ":")).encode
+# What `json.JSONEncoder(separators=(",", ":"))` makes anew for each value.
+JSON = json.encoder.c_make_encoder(None, None, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True)
+
+
+def to_json(data: Any) -> str:
+    return "".join(JSON(data, 0))
 
 
 def encode(value: Any, room: list[int], depth: int = MAX_DEPTH) -> Any:
@@ -644,12 +649,12 @@ class Child:
         self.server.command(b"k", self.slot)
         self.sock.close()
 
-    def ask(self, request: Sequence[Any], cpu: float, wall: float | None = None, quick: bool = False) -> bytes:
+    def ask(self, request: Sequence[Any], cpu: float, wall: float | None = None, hurried: bool = False) -> bytes:
         """The reply, TIMEOUT or CRASH; after these two the child is of no further use. What takes a few milliseconds is
-        never measured. CPU time counts from the first measurement, but if quick from the fork, and then it is a TIMEOUT
-        to sleep as well."""
-        now, self.cpu, self.quick, self.nonce = time.monotonic(), cpu, quick, os.urandom(8)
-        self.used = 0.0 if quick else None
+        never measured, and CPU time counts from the first measurement. hurried: from the fork, and a child that sleeps
+        is not waited for."""
+        now, self.cpu, self.hurried, self.nonce = time.monotonic(), cpu, hurried, os.urandom(8)
+        self.used = 0.0 if hurried else None
         self.deadline, self.check_at = now + (3 * cpu + 1 if wall is None else wall), now + min(cpu, 0.02)
         return self.tell([self.nonce, *request])
 
@@ -689,7 +694,7 @@ class Child:
         self.used = used if self.used is None else self.used
         left = min(self.cpu - (used - self.used), self.deadline - now)
         self.check_at = now + min(max(left, 0.005), 0.25)
-        return left <= 0 or (self.quick and self.server.asleep())
+        return left <= 0 or (self.hurried and self.server.asleep() and not self.poll.poll(0))
 
 
 class Supervisor:
@@ -708,10 +713,10 @@ class Supervisor:
     def child(self, what: bytes, source: str, slot: bytes = b"0") -> Child:
         return Child(self.servers["numpy" in source], what, slot, self.trainer)
 
-    def quick(self, timeout: float, source: str, entry: str, calls: list[str], *_: Any) -> list[bytes]:
+    def quick(self, limit: float, source: str, entry: str, calls: list[str], hurried: bool) -> list[bytes]:
         """What came of loading, then of each call, all in one go; nothing unless that goes well and fast."""
         child = self.child(b"p", source)
-        replies = child.ask(["all", source, entry, calls], min(timeout, QUICK), 20 * QUICK, True).split(b"\n")
+        replies = child.ask(["all", source, entry, calls], limit, 10 * limit, hurried).split(b"\n")
         child.close()
         well = all(reply[:1] in (VALUE, RAISED) and len(reply) <= MAX_REPLY for reply in replies)
         if well and len(replies) == (1 + len(calls) if replies[0][:1] == VALUE else 1):
@@ -847,7 +852,7 @@ class Sandbox:
     def close(self) -> None:
         """Ends all workers, after the jobs that were submitted."""
         for _ in self.threads:
-            self.jobs.put((2, next(NUMBER), None))
+            self.jobs.put((1 + len(QUICK), next(NUMBER), None))
         for thread in self.threads:
             thread.join()
         for worker in sum(self.idle.values(), []):
@@ -908,11 +913,11 @@ class Sandbox:
         """Runs the script's check(candidate) in a process of its own. timeout: CPU seconds of each call."""
         kinds = {VALUE: Status.PASS, REFUTED: Status.FAIL, TIMEOUT: Status.TIMEOUT}
         job = ["script", float(timeout), program, entry_point, script]
-        return self.put(job, lambda answer: kinds.get(answer[0], Status.ERROR)).result()
+        return self.put([job], lambda answer: kinds.get(answer[0], Status.ERROR)).result()
 
     def verdict(self, program: str, entry: str, tests: Sequence[Any], resumes: int, then=lambda it: it) -> Future:
         """A future of what `then` makes of the verdict on a program."""
-        known = [parsed(test, entry) for test in tests]
+        known = [parsed(test, entry) if isinstance(test, str) else test for test in tests]
         calls = list(dict.fromkeys(test.call for test in known if test is not None))
 
         def finish(answer: list[bytes]) -> Any:
@@ -926,28 +931,29 @@ class Sandbox:
 
     def run(self, program: str, entry: str, calls: Sequence[str], finish: Callable, *rules: float, seed=0) -> Future:
         """A future of what `finish` makes of the replies; rules: number of resumes, then the wall limits if any."""
-        job = ["calls" if rules[1:] else "quick", self.timeout, program, entry, list(calls), *(rules or [RESUMES])]
-        return self.put(job, finish, seed)
+        data, limits = [program, entry, list(calls)], [x for x in QUICK if x < self.timeout and not rules[1:]]
+        jobs = [["quick", limit, *data, limit == QUICK[0]] for limit in limits]
+        return self.put([*jobs, ["calls", self.timeout, *data, *(rules or [RESUMES])]], finish, seed)
 
-    def put(self, job: list, finish: Callable[[list[bytes]], Any], seed: int = 0) -> Future:
-        """A future of what `finish` makes of the answer to a job."""
+    def put(self, jobs: list[list], finish: Callable[[list[bytes]], Any], seed: int = 0) -> Future:
+        """A future of what `finish` makes of the answer to the first of these jobs that has one."""
         if self.pid != os.getpid():  # a forked copy of the trainer: the workers belong to the original
             self.begin()
         future: Future = Future()
-        self.jobs.put((0, next(NUMBER), future, job, finish, seed))
+        self.jobs.put((0, next(NUMBER), future, jobs, finish, seed))
         while len(self.threads) < self.workers:
             self.threads.append(threading.Thread(target=self.work, args=[self.jobs], daemon=True))
             self.threads[-1].start()
         return future
 
-    def work(self, jobs: queue.PriorityQueue) -> None:
-        while (item := jobs.get())[2] is not None:
-            _, number, future, job, finish, seed = item
+    def work(self, todo: queue.PriorityQueue) -> None:
+        while (item := todo.get())[2] is not None:
+            turn, number, future, jobs, finish, seed = item
             try:
-                if answer := self.answer(job, seed):
+                if answer := self.answer(jobs[turn], seed):
                     future.set_result(finish(answer))
                 else:  # no quick one: it waits until those that are have had their turn
-                    jobs.put((1, number, future, ["calls", *job[1:]], finish, seed))
+                    todo.put((turn + 1, number, future, jobs, finish, seed))
             except BaseException as error:
                 future.set_exception(error)
 

@@ -291,15 +291,19 @@ def test_limits_of_a_benchmark_are_wall_limits(box):
     assert [v.error for v in got] == ["", "", "timeout", "not_run"]
 
 
-def test_slow_programs_let_quick_ones_go_first():
-    """One program in ten that hangs must not hold up the other nine."""
+def test_programs_that_hang_hold_up_no_others():
+    """One program in ten that hangs must not hold up the other nine, be they quick or slow: it has its turn last."""
+    slow = "import time\ndef inc(x):\n    end = time.process_time() + 0.03\n" \
+           "    while time.process_time() < end: pass\n    return x + 1\n"  # fmt: skip
+    hangs = {"b": "while True: pass", "c": "__import__('time').sleep(100)"}
     with Sandbox(workers=1, timeout=1.0) as box:
-        order = []
+        order, futures = [], []
         for name in "abcdef":
-            program = INC if name != "b" else "def inc(x):\n    while True: pass\n"
-            future = box.submit(program, ["assert inc(1) == 2"])
-            future.add_done_callback(lambda _, name=name: order.append(name))
-        assert future.result() == [PASS] and order == list("acdef")
+            program = f"def inc(x):\n    {hangs[name]}\n" if name in hangs else slow if name == "d" else INC
+            futures.append(box.submit(program, ["assert inc(1) == 2"]))
+            futures[-1].add_done_callback(lambda _, name=name: order.append(name))
+        assert [future.result()[0] for future in futures] == [PASS, TIMEOUT, TIMEOUT, PASS, PASS, PASS]
+    assert set(order[4:]) == {"b", "c"}
 
 
 # ---- faults of ours ----

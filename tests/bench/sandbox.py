@@ -4,20 +4,32 @@
                                                        the cost of each layer, and of one program in ten that hangs
     python tests/bench/sandbox.py --ground-truths DIR  every check(candidate) script of the files in DIR with 1, 2 and 8
                                                        workers, and every ground truth's values twice
+
+The peer is `python -I -c` with the program and the same 16 asserts, its imports and all; as many at a time as there are
+workers. The two take turns, and medians are compared: of programs per second, and of CPU time for a program, which
+counts all processes (trainer, supervisors, fork servers, programs), but not the start of the workers. CPU time is the
+fairer of the two on a busy machine. The programs of one kind share their 16 tests, as the programs of one question do;
+the peer is also measured against programs with tests of their own.
 """
 
 import argparse
 import gzip
 import json
 import random
+import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import cycle
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from sandbox import Sandbox, Status
+from sandbox import QUICK, Sandbox, Status
 from tasks import Test
 
 # Programs as language models write them for short questions, with the imports that they like.
@@ -64,19 +76,33 @@ def pairs(xs):
 }
 
 
-def jobs(n: int) -> list[tuple[str, str, list[Test]]]:
-    """n programs, no two the same, with 16 tests each that they pass."""
-    rng, made = random.Random(0), []
-    for name, program in PROGRAMS.items():
-        scope: dict = {}
-        exec(program, scope)
+def jobs(n: int, own: bool = False) -> list[tuple[str, str, list[Test]]]:
+    """n programs, no two the same, with 16 tests each that they pass; own: no two share a test."""
+    rng, made, scope = random.Random(0), {}, {}
+
+    def tests(name: str) -> list[Test]:
         inputs = [[rng.randrange(100) for _ in range(8)] for _ in range(16)]
-        made.append((name, program, [Test(f"{name}({xs})", repr(scope[name](xs))) for xs in inputs]))
-    return [(f"{program}\n# {i}\n", name, tests) for i in range(n) for name, program, tests in [made[i % len(made)]]]
+        return [Test(f"{name}({xs})", repr(scope[name](xs))) for xs in inputs]
+
+    for name, program in PROGRAMS.items():
+        exec(program, scope)
+        made[name] = tests(name)
+    kinds = [name for _, name in zip(range(n), cycle(PROGRAMS), strict=False)]
+    return [(f"{PROGRAMS[k]}\n# {i}\n", k, tests(k) if own else made[k]) for i, k in enumerate(kinds)]
 
 
-def fresh(items: list, at_once: int) -> float:
-    """Programs per second of one `python -I` for each, with as many at a time."""
+class Cost(NamedTuple):
+    rate: float  # programs per second
+    cpu: float  # ms of CPU time for a program
+
+
+def used() -> float:
+    """CPU seconds of this process, and of all others that it has waited for."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
+def fresh(items: list, at_once: int) -> Cost:
+    """One `python -I` for each program, with as many at a time."""
     def run(item: tuple) -> int:
         program, _, tests = item
         script = program + "\n".join(f"assert {test.call} == {test.expected}" for test in tests)
@@ -84,60 +110,74 @@ def fresh(items: list, at_once: int) -> float:
         return subprocess.run([sys.executable, "-I", "-c", script], stdin=null, stdout=null, stderr=null).returncode
 
     with ThreadPoolExecutor(at_once) as pool:
-        start = time.perf_counter()
+        start, before = time.perf_counter(), used()
         assert not any(pool.map(run, items))
-        return len(items) / (time.perf_counter() - start)
+        return Cost(len(items) / (time.perf_counter() - start), (used() - before) / len(items) * 1e3)
 
 
-def sandboxed(items: list, workers: int, without: list[str]) -> float:
-    with Sandbox(workers=workers, _without=without) as box:
+def sandboxed(items: list, workers: int, without: tuple[str, ...] = ()) -> Cost:
+    start, spent = [0.0, 0.0], [0.0, 0.0]
+    for i, programs in enumerate((items[:20], items[:20] + items)):  # the first: what starting costs
+        before = used()
+        with Sandbox(workers=workers, _without=without) as box:
+            box.judge(programs[:20])
+            start[i] = time.perf_counter()
+            verdicts = box.judge(programs[20:])
+            seconds = time.perf_counter() - start[i]
+        spent[i] = used() - before
+        assert all(status is Status.PASS for verdict in verdicts for status in verdict.statuses)
+    return Cost(len(items) / seconds, (spent[1] - spent[0]) / len(items) * 1e3)
+
+
+def in_turn(rounds: int, *measurements: Callable[[], Cost]) -> list[Cost]:
+    """Medians of measurements that take turns, so that a machine that is busy for a while favours none."""
+    runs = [[measure() for measure in measurements] for _ in range(rounds)]
+    return [Cost(*map(median, zip(*column, strict=True))) for column in zip(*runs, strict=True)]
+
+
+def hanging(items: list, workers: int, body: str) -> tuple[float, float]:
+    """Programs per second that do not hang, until the last of them is done, when every tenth has this for a body; and
+    seconds until all are done."""
+    with Sandbox(workers=workers, timeout=1.0) as box:
         box.judge(items[:20])
-        start = time.perf_counter()
-        verdicts = box.judge(items)
+        done, futures, start = [], [], time.perf_counter()
+        for i, (program, name, tests) in enumerate(items):
+            if hangs := body and i % 10 == 9:
+                program, tests = f"{program}\nimport time\ndef {name}(xs):\n    {body}\n", tests[:1]
+            futures.append(box.submit(program, tests))
+            if not hangs:
+                futures[-1].add_done_callback(lambda _: done.append(time.perf_counter() - start))
+        statuses = [future.result() for future in futures]
         seconds = time.perf_counter() - start
-    assert all(status is Status.PASS for verdict in verdicts for status in verdict.statuses)
-    return len(items) / seconds
+    assert statuses.count([Status.TIMEOUT]) == len(items) - len(done)
+    return len(done) / max(done), seconds
 
 
-def hanging(items: list, workers: int) -> tuple[float, float, float]:
-    """Programs per second that do not hang: when none hangs, and when every tenth does; and seconds for all then."""
-    rates, seconds, now = [], 0.0, time.perf_counter
-    for every in (0, 10):
-        with Sandbox(workers=workers, timeout=1.0) as box:
-            box.judge(items[:20])
-            done, futures, start = [], [], now()
-            for i, (program, name, tests) in enumerate(items):
-                hangs = every and i % every == every - 1
-                loop = f"\ndef {name}(xs):\n    while True:\n        pass\n" if hangs else ""
-                futures.append(box.submit(program + loop, tests[:1] if hangs else tests))
-                if not hangs:
-                    futures[-1].add_done_callback(lambda _, start=start, done=done: done.append(now() - start))
-            statuses = [future.result() for future in futures]
-            seconds = now() - start
-        assert sum(status == [Status.TIMEOUT] for status in statuses) == (len(items) // every if every else 0)
-        rates.append(len(done) / max(done))
-    return rates[0], rates[1], seconds
-
-
-def measure(workers: int, n: int) -> None:
-    items = jobs(n)
+def measure(workers: int, n: int, rounds: int) -> None:
+    items, own = jobs(n), jobs(n // 4, own=True)
     with Sandbox(workers=1) as box:
         layers = box.report()
     print("layers:", ", ".join(f"{layer} {state}" for layer, state in layers.items()))
-    # Twice, in turn, so that a machine that is busy for a while does not favour one side.
-    slow = [fresh(items[: n // 4], workers), 0.0]
-    fast = [sandboxed(items, workers, []), sandboxed(items, workers, [])]
-    slow[1] = fresh(items[: n // 4], workers)
-    print(f"one python -I for each program: {slow[0]:.0f} and {slow[1]:.0f} programs/s, {workers} at a time")
-    print(f"sandbox, every layer on:        {fast[0]:.0f} and {fast[1]:.0f} programs/s, {workers} workers")
-    print(f"ratio: {sum(fast) / sum(slow):.1f}")
-    whole = workers / max(fast) * 1e3
-    for layer in [*layers, "all of them"]:
-        without = list(layers) if layer == "all of them" else [layer]
-        print(f"  without {layer:18} {workers / sandboxed(items, workers, without) * 1e3 - whole:+.3f} ms per program")
-    none, tenth, seconds = hanging(items[: n // 4], workers)
-    print(f"1 in 10 hangs (limit 1 s): the others at {tenth:.0f} programs/s, without hanging ones {none:.0f}; "
-          f"all {n // 4} done after {seconds:.1f} s")
+    peer, ours, ours_own = in_turn(rounds, lambda: fresh(items[: n // 8], workers), lambda: sandboxed(items, workers),
+                                   lambda: sandboxed(own, workers))  # fmt: skip
+    print(f"medians of {rounds} runs in turn; {workers} workers, and {workers} interpreters at a time")
+    names = "python -I for each program", "sandbox, every layer on", "the same, no test shared"
+    for name, cost in zip(names, (peer, ours, ours_own), strict=True):
+        print(f"  {name:27} {cost.rate:5.0f} programs/s, {cost.cpu:6.2f} ms CPU each; ratio in wall time "
+              f"{cost.rate / peer.rate:.1f}, in CPU time {peer.cpu / cost.cpu:.1f}")  # fmt: skip
+    sets = [(), *((layer,) for layer in layers), tuple(layers)]
+    costs = in_turn(rounds, *(partial(sandboxed, items[: n // 4], workers, without) for without in sets))
+    print("cost of a layer: CPU time for a program with every layer on, less that without the layer")
+    for without, cost in list(zip(sets, costs, strict=True))[1:]:
+        print(f"  {without[0] if without[1:] == () else 'all of them':20} {costs[0].cpu - cost.cpu:+.2f} ms")
+    print(f"1 in 10 hangs, limit 1 s. One that sleeps should cost the others nothing, one that uses its core at most "
+          f"{QUICK[0] * 1e3:.0f} ms of it before they are done:")  # fmt: skip
+    none, seconds = hanging(items[: n // 8], workers, "")
+    for name, body in ("sleeping", "time.sleep(100)"), ("spinning", "while True: pass"):
+        rate, seconds = hanging(items[: n // 8], workers, body)
+        left = 1 / (1 + QUICK[0] * none / 9 / workers) if name == "spinning" else 1
+        print(f"  {name}: the others at {rate:.0f} programs/s, {rate / none:.0%} of {none:.0f} without (expected: at "
+              f"least {left:.0%}); all {n // 8} done after {seconds:.1f} s")  # fmt: skip
 
 
 def scripts(folder: Path) -> None:
@@ -173,13 +213,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--programs", type=int, default=1200)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ground-truths", type=Path, metavar="DIR")
     args = parser.parse_args()
     if args.ground_truths:
         scripts(args.ground_truths)
         values(args.ground_truths)
     else:
-        measure(args.workers, args.programs)
+        measure(args.workers, args.programs, args.rounds)
 
 
 if __name__ == "__main__":
