@@ -292,6 +292,13 @@ def test_a_program_that_sleeps_past_the_wall_limit_fails(tmp_path, write):
     assert (result["base"]["avg"], result["plus"]["avg"]) == (0.0, 0.0)
 
 
+def test_greedy_programs_are_sampled_once(tmp_path, write, models):
+    seen = models(lambda chat, seed: "def double(x):\n    return 2 * x\n")
+    argv = ["--data", write("d.jsonl", [DOUBLE]), "--model", "m", "-n", "4", "--out", str(tmp_path / "out")]
+    result = run(tmp_path, "code", *argv, "--greedy")
+    assert (result["n"], result["plus"]) == (1, {"avg": 100.0, "pass@1": 100.0}) and len(seen) == 1
+
+
 def test_check_scripts(tmp_path, write):
     task = {"task_id": "HumanEval/900", "prompt": "def double(x):\n", "canonical_solution": "    return 2 * x\n",
             "entry_point": "double", "test": "def check(candidate):\n    assert candidate(2) == 4\n"}  # fmt: skip
@@ -346,6 +353,8 @@ def test_tests_asks_in_rounds_and_counts_as_the_benchmark_does(tmp_path, write, 
     # 2 * x: eleven other operators, 3 * x, 1 * x. At 0 all of 0 * 2, 0 / 2, ... agree, at 3 they do not.
     assert result["mut@1"] < result["mut@2"] == 100.0
     assert result["mul"] == result["kill"] == 100.0
+    record = json.loads((tmp_path / "out" / "tasks.jsonl").read_text().splitlines()[0])
+    assert record["replies"] == list(rounds.values())
 
 
 def test_a_suite_with_a_wrong_assert_is_not_in_the_mutation_score(tmp_path, write, models):
@@ -358,6 +367,19 @@ def test_a_suite_with_a_wrong_assert_is_not_in_the_mutation_score(tmp_path, writ
     assert (result["asked"], result["black_box"], result["whole_suites"]) == ("at once", True, 1)
     assert (result["pass@2"], result["mut@2"], result["mul"]) == (75.0, 100.0, 75.0)
     assert result["kill"] == 100.0  # with the ground truth's values both suites kill
+
+
+def test_coverage_counts_lines_and_branches_of_the_ground_truth(tmp_path, write, models):
+    pytest.importorskip("coverage", reason="the eval extra is not installed")
+    codes = ["def f(x):\n    if x < 0:\n        return -1\n    return 1\n", "def f(x):\n    return x\n"]
+    functions = [{"func_name": "f", "code": code, "prompt": "", "task_id": code, "test_list": []} for code in codes]
+    models(lambda chat, seed: "assert f(1) == 1")
+    argv = ["tests", "--model", "m", "--asserts", "1", "--out", str(tmp_path / "out"), "--data"]
+    result = run(tmp_path, *argv, write("d.jsonl", functions))
+    assert (result["line_coverage"], result["branch_coverage"]) == (pytest.approx(500 / 6), 50.0)
+    shutil.rmtree(tmp_path / "out")
+    result = run(tmp_path, *argv, write("d.jsonl", functions[1:]))
+    assert (result["line_coverage"], result["branch_coverage"]) == (100.0, 100.0)
 
 
 def values_of(*rows):
@@ -390,7 +412,7 @@ def test_best_of_reports_every_pair(tmp_path, write, models):
 def test_exported_tests_carry_the_ground_truths_values(tmp_path, write, models):
     models(lambda chat, seed: "assert double(1) == 2\nassert double(2) == 5\nassert double(1) == 2\nassert double(x)")
     out = tmp_path / "out.jsonl"
-    evaluation.main(["export-tests", "--data", write("d.jsonl", [DOUBLE]), "--tester", "t", "--out", str(out)])
+    evaluation.main(["export-tests", "--data", write("d.jsonl", [DOUBLE]), "--tester", "t", "u", "--out", str(out)])
     (question,) = load_questions(str(out))
     assert question.tests == ("assert double(1) == 2", "assert double(2) == 4")
 
