@@ -578,10 +578,11 @@ class Journal:
             for start in range(0, len(tasks), batch):
                 part = list(tasks[start : start + batch])
                 if any(task.question.id not in self.rows for task in part):
-                    rows = [{"task_id": t.question.id, **r} for t, r in zip(part, work(start, part), strict=True)]
+                    made = {t.question.id: row for t, row in zip(part, work(start, part), strict=True)}
+                    new = {name: {"task_id": name, **row} for name, row in made.items() if name not in self.rows}
                     with self.path.open("a") as file:
-                        file.writelines(json.dumps(row) + "\n" for row in rows)
-                    self.rows |= {row["task_id"]: row for row in rows}
+                        file.writelines(json.dumps(row) + "\n" for row in new.values())
+                    self.rows |= new
                 done = [self.rows[task.question.id] for task in tasks[: start + batch]]
                 bar.set_postfix({name: f"{rate(done, name):.1f}" for name in shown})
                 bar.update(len(part))
@@ -630,8 +631,13 @@ def program_of(task: Task, reply: str) -> str:
 def given_solutions(path: str, tasks: Sequence[Task]) -> dict[str, list[str]]:
     """Task id -> what a samples file has for it; ValueError if there is a task without any."""
     found = defaultdict(list)
-    for row in map(json.loads, filter(str.strip, Path(path).read_text().split("\n"))):
-        found[row["task_id"]].append(row["solution"])
+    for number, line in enumerate(Path(path).read_text().split("\n"), start=1):
+        try:
+            row = json.loads(line or "null")
+            if row is not None:
+                found[row["task_id"]].append(row["solution"])
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{path}, line {number}: a sample has a task_id and a solution") from None
     missing = [task.question.id for task in tasks if task.question.id not in found]
     if missing:
         raise ValueError(f"{path} has no sample of {len(missing)} tasks ({missing[0]} ...): --limit cuts the data")

@@ -261,9 +261,18 @@ def test_tasks_without_a_sample_are_an_error_and_not_a_smaller_benchmark(tmp_pat
         run(tmp_path, "code", "--data", data, "--samples", samples, "--out", str(tmp_path / "out"))
 
 
-def test_an_interrupted_run_goes_on_and_ends_as_an_uninterrupted_one(tmp_path, write, models):
+@pytest.mark.parametrize("line", ['{"task_id": "Mbpp/3", "completion": "x"}', "{", "[]", '"x"'])
+def test_a_file_that_holds_no_samples_is_refused_by_name_and_line(tmp_path, write, line):
+    (tmp_path / "samples.jsonl").write_text(json.dumps({"task_id": "Mbpp/3", "solution": ""}) + "\n" + line)
+    argv = ["--data", write("data.jsonl", [DOUBLE]), "--samples", str(tmp_path / "samples.jsonl")]
+    with pytest.raises(SystemExit, match="samples.jsonl, line 2: a sample has"):
+        run(tmp_path, "code", *argv, "--out", str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(("batch", "again"), [(1, 2), (3, 3)])
+def test_an_interrupted_run_goes_on_and_ends_as_an_uninterrupted_one(tmp_path, write, models, batch, again):
     tasks = [DOUBLE | {"task_id": f"Mbpp/{i}"} for i in (600, 601, 602)]
-    argv = ["code", "--data", write("data.jsonl", tasks), "--model", "m", "-n", "2", "--batch", "1", "--out"]
+    argv = ["code", "--data", write("data.jsonl", tasks), "--model", "m", "-n", "2", "--batch", str(batch), "--out"]
 
     def reply(chat, seed):
         return f"```python\ndef double(x):\n    return {'2' if seed % 2 else '3'} * x  # {seed}\n```"
@@ -276,7 +285,7 @@ def test_an_interrupted_run_goes_on_and_ends_as_an_uninterrupted_one(tmp_path, w
     (cut / "tasks.jsonl").write_text(records[: records.index("\n") + 40])  # in the middle of the second record
     seen = models(reply)
     evaluation.main([*argv, str(cut)])
-    assert len(seen) == 2
+    assert len(seen) == again  # a batch is sampled as a whole
     assert (cut / "tasks.jsonl").read_text() == records
     assert json.loads((cut / "results.json").read_text())["plus"] == whole["plus"]
     assert whole["plus"]["pass@1"] == 50.0
