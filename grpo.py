@@ -7,16 +7,14 @@ rewards and advantages are float32, a group of one has advantage 0, the first st
     policy = Policy(model, lr=1e-6, steps=111)
     stats = policy.step([first_minibatch, second_minibatch])     # lists of Group
 
-What makes it fast and small: a prompt is computed once for all its replies; the (tokens, V) logits exist only a chunk
-at a time, because loss and gradient of a token need nothing of other tokens; masters, moments and accumulated gradients
-are float32 whatever the model computes in.
+A prompt is computed once for all its replies, and logits exist only a chunk of tokens at a time.
 
 Letters: G groups, n replies of a group, N tokens of a micro-batch, R replies, S reply tokens, V vocabulary.
 """
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -102,14 +100,12 @@ class UpdateStats:
 
 # ---------------------------------------------------------------- packing
 
-
 @dataclass(frozen=True)
 class Pack:
     """A micro-batch in which every prompt stands once.
 
     The layers see one row of N tokens without padding: the prompts, then the replies (less their last tokens, after
-    which nothing is predicted), whose positions go on where their prompt ended. Only attention needs rectangles, built
-    by index from that row: a reply looks at its prompt and at itself.
+    which nothing is predicted), whose positions go on where their prompt ended. Attention alone needs rectangles.
     """
 
     ids: Tensor  # (1, N)
@@ -165,15 +161,14 @@ def pack(groups: Sequence[Group], device: torch.device) -> Pack:
         "where": torch.cat((p_where[p_grid < p_len[:, None]], r_where[live])), "source": before[predicted],
         "targets": torch.cat(replies), "advantages": advantages.repeat_interleave(r_len + 1),
     }
+    if device.type == "cuda":
+        tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
     return Pack(**{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
 
 
 def micro_batches(groups: Sequence[Group], budget: int) -> list[list[Group]]:
-    """Cut a minibatch into parts of at most `budget` tokens, counting the padding of attention's rectangles.
-
-    Replies are sorted by length to keep that padding small; a group over the budget is cut, its prompt repeated. One
-    reply always fits. The order depends on the lengths alone.
-    """
+    """Cut a minibatch into parts of at most `budget` tokens, counting the padding of attention's rectangles, which is
+    small because replies are sorted. A group over the budget is cut, its prompt repeated; one reply always fits."""
     pieces = []
     for group in sorted(groups, key=lambda g: (len(g.prompt), max(len(s.ids) for s in g.samples))):
         pairs = sorted(zip(group.samples, group.advantages, strict=True), key=lambda pair: len(pair[0].ids))
@@ -199,54 +194,36 @@ def padded_tokens(groups: Sequence[Group]) -> int:
 
 # ---------------------------------------------------------------- logits, a chunk at a time
 
-
-def chunks(count: int, width: int) -> Iterator[slice]:
-    """Slices of `count` tokens whose (slice, width) logits stay under CHUNK_NUMBERS."""
-    size = max(CHUNK_NUMBERS // width, 1)
-    return (slice(start, start + size) for start in range(0, count, size))
-
-
 @torch.no_grad()
-def token_logprobs(states: Tensor, head: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """Float32 log-probs (S,) of targets (S,) under softmax(states (S, D) @ head.T / temperature), head (V, D)."""
-    out = torch.empty(len(states), dtype=torch.float32, device=states.device)
-    for part in chunks(len(states), len(head)):
-        logits = F.linear(states[part], head).float() / temperature
-        out[part] = logits.gather(1, targets[part, None])[:, 0] - logits.logsumexp(1)
-    return out
+def through_head(states: Tensor, head: Tensor, targets: Tensor, temperature: float, head_grad: Tensor | None = None,
+                 loss_of: Callable[[slice, Tensor], tuple[Tensor, dict]] | None = None) -> tuple[Tensor, list]:
+    """Log-probs (S,) of targets (S,) under softmax(states (S, D) @ head.T / temperature) in float32, head (V, D).
 
-
-@torch.no_grad()
-def loss_through_head(
-    states: Tensor, head: Tensor, head_grad: Tensor, targets: Tensor, temperature: float,
-    loss_of: Callable[[slice, Tensor], tuple[Tensor, dict]],
-) -> tuple[Tensor, Tensor, list[dict]]:
-    """Loss, its gradient by the states (S, D), and stats; the gradient by the head is added to head_grad (V, D).
-
-    loss_of(slice, log-probs (C, 1)) gives the share of the loss, and stats, of a slice of tokens. As no token's loss
-    needs another's log-prob, a chunk goes forward and backward before the next, and no logits outlive it.
+    With loss_of, which gives a slice's share of the loss, and stats, for its log-probs (C, 1): the loss' gradient by
+    the states instead, with [(loss, stats), ...]; the gradient by the head is added to head_grad (V, D). As no token's
+    loss needs another's log-prob, a chunk goes forward and backward before the next, and no logits outlive it.
     """
-    loss, stats = torch.zeros((), device=states.device), []
-    grad = torch.empty_like(states)
-    for part in chunks(len(states), len(head)):
-        target = targets[part, None]
-        logits = F.linear(states[part], head).float() / temperature
+    logprobs, grad, found = torch.empty(len(states), device=states.device), torch.empty_like(states), []
+    size = max(CHUNK_NUMBERS // len(head), 1)
+    for part in (slice(start, start + size) for start in range(0, len(states), size)):
+        target, logits = targets[part, None], F.linear(states[part], head).float().div_(temperature)
         total = logits.logsumexp(1, keepdim=True)
+        logp = logits.gather(1, target) - total
+        logprobs[part] = logp[:, 0]
+        if loss_of is None:
+            continue
         with torch.enable_grad():
-            logp = (logits.gather(1, target) - total).requires_grad_()
-            part_loss, part_stats = loss_of(part, logp)
-            slope = torch.autograd.grad(part_loss, logp)[0] / temperature  # (C, 1)
+            loss, stats = loss_of(part, logp.requires_grad_())
+            slope = torch.autograd.grad(loss, logp)[0] / temperature  # (C, 1)
+        found.append((loss.detach(), stats))
         # d logp / d logits = one-hot of the target - softmax
-        by_logits = (logits - total).exp_().mul_(-slope).scatter_add_(1, target, slope).to(head.dtype)
+        by_logits = logits.sub_(total).exp_().mul_(-slope).scatter_add_(1, target, slope).to(head.dtype)
         grad[part] = by_logits @ head
         head_grad += by_logits.T @ states[part]
-        loss += part_loss.detach()
-        stats.append(part_stats)
-    return loss, grad, stats
+    return (grad if loss_of else logprobs), found
 
 
 # ---------------------------------------------------------------- policy
-
 
 class Policy:
     """A model that learns: float32 masters and moments, a schedule, and the frozen model that KL is measured to.
@@ -318,7 +295,7 @@ class Policy:
     def logprobs(self, model: Qwen2, p: Pack) -> Tensor:
         """(S,) log-probs of a pack's reply tokens at the sampling temperature."""
         states = model.hidden(p.ids, p.positions, p.attend)[0]
-        return token_logprobs(states[p.source], model.head[:self.vocab_size], p.targets, self.temperature)
+        return through_head(states[p.source], model.head[:self.vocab_size], p.targets, self.temperature)[0]
 
     def update(self, batch: list[tuple[Pack, Tensor | None, Tensor | None]]) -> UpdateStats:
         """One optimiser step on one minibatch; a gradient that is not finite leaves weights and moments alone."""
@@ -327,7 +304,7 @@ class Policy:
             return UpdateStats(0.0, 0.0, 0.0, 0.0, 0.0, 0, False)
         for master in self.masters:
             master.grad = torch.zeros_like(master)
-        parts = [self.backward(*part, tokens) for part in batch]
+        losses, stats = zip(*(part for parts in batch for part in self.backward(*parts, tokens)), strict=True)
         norm = torch.nn.utils.get_total_norm([master.grad for master in self.masters])
         skipped = not bool(norm.isfinite())
         if not skipped:
@@ -340,14 +317,12 @@ class Policy:
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if skipped else 0
         if self.skipped_in_a_row >= SKIP_LIMIT:
             raise FloatingPointError(f"step {self.t}: the gradient was not finite {SKIP_LIMIT} times in a row")
-        stats = [s for _, part in parts for s in part]
         kl, clip_fraction = (float(sum(s[name] for s in stats)) for name in ("kl", "clip_fraction"))
         ratio_max = float(max(s["ratio_max"] for s in stats))
-        loss = float(sum(loss for loss, _ in parts))
-        return UpdateStats(loss, kl, clip_fraction, ratio_max, float(norm), tokens, skipped)
+        return UpdateStats(float(sum(losses)), kl, clip_fraction, ratio_max, float(norm), tokens, skipped)
 
-    def backward(self, p: Pack, old: Tensor | None, ref: Tensor | None, tokens: int) -> tuple[Tensor, list[dict]]:
-        """Add a micro-batch's share of the minibatch's gradient. Returns its share of the loss, and stats."""
+    def backward(self, p: Pack, old: Tensor | None, ref: Tensor | None, tokens: int) -> list[tuple[Tensor, dict]]:
+        """Add a micro-batch's share of the minibatch's gradient. Returns its shares of the loss, with stats."""
 
         def loss_of(part: slice, logp: Tensor) -> tuple[Tensor, dict]:
             before, frozen = logp.detach() if old is None else old[part, None], None if ref is None else ref[part, None]
@@ -357,10 +332,10 @@ class Policy:
         states = self.model.hidden(p.ids, p.positions, p.attend, self.checkpointing)[0][p.source]
         head = self.model.head
         head_grad = next(m.grad for q, m in zip(self.params, self.masters, strict=True) if q is head)
-        loss, grad, stats = loss_through_head(states, head[:self.vocab_size], head_grad[:self.vocab_size], p.targets,
-                                              self.temperature, loss_of)
+        grad, parts = through_head(states, head[:self.vocab_size], p.targets, self.temperature,
+                                   head_grad[:self.vocab_size], loss_of)
         states.backward(grad)
-        return loss, stats
+        return parts
 
     @torch.no_grad()
     def publish(self) -> None:
