@@ -68,9 +68,9 @@ class Config:
             f"partial_rotary_factor in {rope}": rope.get("partial_rotary_factor", 1.0) != 1.0,
             f"config.json with two RoPE bases {bases}": len(bases) > 1,
         }
-        if any(wrong.values()):
-            found = ", ".join(name for name, is_there in wrong.items() if is_there)
-            raise ValueError(f"{found}: not supported by this plain qwen2 model")
+        for name, found in wrong.items():
+            if found:
+                raise ValueError(f"{name}: not supported by this plain qwen2 model")
         names = [f.name for f in fields(cls) if f.name != "extra"]
         both = [*rope.items(), *raw.items()]  # the RoPE base stands in either, in newer and in older files
         known = {k: v for k, v in both if k in names and v is not None}
@@ -84,15 +84,13 @@ class Config:
         """The object for config.json, with the RoPE base in both places where readers look for it."""
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
         fixed = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu"}
-        rope = {"rope_type": "default", "rope_theta": self.rope_theta}
-        return fixed | self.extra | own | {"rope_parameters": rope}
+        return fixed | self.extra | own | {"rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta}}
 
 
 # ---------------------------------------------------------------- transformer
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""(layer, q (B, T, H, D), k (B, T, K, D), v (B, T, K, D)) -> (B, T, H, D): what a token may look at, and where the
-keys and values of earlier tokens are kept, is the caller's business; the layers below are the same for all."""
+"""(layer, q (B, T, H, D), k (B, T, K, D), v (B, T, K, D)) -> (B, T, H, D): the caller's rule of who looks at what."""
 
 
 def attention(layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -176,18 +174,14 @@ class Qwen2(nn.Module):
                checkpointing: bool = False, layers: Sequence[Layer] | None = None) -> Tensor:
         """(B, T) ids -> (B, T, hidden) states after the final norm.
 
-        positions: (B, T), default 0, 1, ... checkpointing: keep only each layer's input for the backward pass. layers:
-        those of `laid_out`, default the model's own.
+        checkpointing: keep only each layer's input for the backward pass. layers: default the model's own.
         """
-        if positions is None:
-            positions = torch.arange(ids.shape[1], device=ids.device)[None]
+        positions = torch.arange(ids.shape[1], device=ids.device)[None] if positions is None else positions
         x = self.model.embed_tokens(ids)
         rope = rope_table(positions, self.config, x.dtype)
         for i, layer in enumerate(layers or self.model.layers):
-            if checkpointing and torch.is_grad_enabled():
-                x = checkpoint(layer, x, rope, attend, i, use_reentrant=False)
-            else:
-                x = layer(x, rope, attend, i)
+            given = (x, rope, attend, i)
+            x = checkpoint(layer, *given, use_reentrant=False) if checkpointing else layer(*given)
         return self.model.norm(x)
 
     def forward(self, input_ids: Tensor) -> Tensor:
@@ -217,8 +211,7 @@ class Qwen2(nn.Module):
         """Write config.json, generation_config.json and model.safetensors (in dtype, default the model's own)."""
         path, dtype = Path(path), dtype or self.head.dtype
         path.mkdir(parents=True, exist_ok=True)
-        name = str(dtype).removeprefix("torch.")
-        config = self.config.to_dict() | {"dtype": name, "torch_dtype": name}
+        config = self.config.to_dict() | dict.fromkeys(("dtype", "torch_dtype"), str(dtype).removeprefix("torch."))
         for file, value in (("config.json", config), ("generation_config.json", self.generation_config)):
             (path / file).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
         weights = {k: v.detach().to("cpu", dtype).contiguous() for k, v in self.state_dict().items()}
@@ -248,14 +241,10 @@ def read_weights(path: Path, dtype: torch.dtype, device: str) -> dict[str, Tenso
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json",
                    "added_tokens.json", "vocab.json", "merges.txt")
-ROLES = ("system", "user", "assistant")
 
 
 class Tokenizer:
-    """Text to ids and back, and the ChatML frame around messages.
-
-    Control words (`<|im_start|>`, ...) exist as ids only where the frame puts them: in a message's text they stay text.
-    """
+    """Text to ids and back, and the ChatML frame. Control words of a message's own text stay text, never become ids."""
 
     def __init__(self, path: Path):
         raw, self.path = read_json(path / "tokenizer.json"), path
@@ -299,12 +288,9 @@ class Tokenizer:
         return self.fast.decode([i for i in ids if i not in self.control_ids], skip_special_tokens=False)
 
     def encode_chat(self, messages: list[dict]) -> list[int]:
-        """[{"role", "content"}, ...] -> ids of the conversation, open for the assistant's reply.
-
-        Byte for byte the family's template with add_generation_prompt. ValueError: no message, unknown role.
-        """
-        if not messages or any(m["role"] not in ROLES for m in messages):
-            raise ValueError(f"a chat is one message or more with roles {', '.join(ROLES)}; got {messages!r:.200}")
+        """[{"role", "content"}, ...] -> ids, byte for byte the family's template, open for the assistant's reply."""
+        if not messages or any(m["role"] not in ("system", "user", "assistant") for m in messages):
+            raise ValueError(f"a chat is one message or more with roles system, user, assistant; got {messages!r:.200}")
         if messages[0]["role"] != "system" and self.default_system is not None:
             messages = [{"role": "system", "content": self.default_system}, *messages]
         ids, newline = [], self.encode("\n")
@@ -314,10 +300,7 @@ class Tokenizer:
 
 
 def default_system(path: Path) -> str | None:
-    """The system text that a folder's ChatML template puts first where there is none; None if it puts nothing.
-
-    ValueError if the template's turns are not `<|im_start|>role\ncontent<|im_end|>\n`, as Jinja expression or as text.
-    """
+    """The system text that a folder's template puts first where there is none. ValueError if it is not ChatML's."""
     if (path / "chat_template.jinja").exists():
         template = (path / "chat_template.jinja").read_text(encoding="utf-8")
     else:
@@ -330,14 +313,18 @@ def default_system(path: Path) -> str | None:
     turn = join.join((r"<\|im_start\|>", role, line, content, r"<\|im_end\|>", line))
     reply = rf"<\|im_start\|>assistant{line}"
     if not re.search(turn, template) or not re.search(reply, template) or "bos_token" in template:
-        frame = r"<|im_start|>role\ncontent<|im_end|>\n"
-        raise ValueError(f"{path}: there is no chat template, or not that of ChatML ({frame}), the only one supported")
+        raise ValueError(f"{path}: there is no chat template, or another than that of ChatML, the only one supported")
     text = rf"""<\|im_start\|>system{line}((?:(?!['"]\s*\+|\{{\{{|<\|im_).)*)<\|im_end\|>"""
     found = re.search(text, template, re.DOTALL)
     return re.sub(r"\\(.)", lambda m: {"n": "\n"}.get(m[1], m[1]), found[1], flags=re.DOTALL) if found else None
 
 
-# ---------------------------------------------------------------- choosing a token
+# ---------------------------------------------------------------- sampling
+
+BLOCK = 256  # ids of the vocabulary that are weighed together before one of them is drawn
+CHECK_EVERY = 4  # decode steps between two looks at which rows have ended
+SHRINK_AT = 0.75  # share in use under which slots (once none waits) and columns of the cache are dropped
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -368,8 +355,7 @@ def uniforms(keys: Tensor, positions: Tensor) -> Tensor:
 def choose(logits: Tensor, u: Tensor, temperature: float, top_p: float = 1.0, top_k: int = 0) -> tuple[Tensor, Tensor]:
     """(B, V) logits and (B,) uniforms -> ids (B,) and their log-probs (B,), by inverse CDF in float32.
 
-    top_k keeps the k likeliest ids; top_p the fewest likeliest ids whose probability reaches top_p (a sum that hits
-    top_p exactly is enough). Log-probs are over the whole row.
+    top_k keeps the k likeliest ids, top_p the fewest whose probability reaches it. Log-probs are over the whole row.
     """
     if temperature not in (0, 1):
         logits = (logits.float() - logits.amax(-1, keepdim=True)) / temperature
@@ -407,13 +393,6 @@ def first_over(weights: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     return index, target - (cdf - weights).gather(-1, index)
 
 
-# ---------------------------------------------------------------- sampling
-
-BLOCK = 256  # ids of the vocabulary that are weighed together before one of them is drawn
-CHECK_EVERY = 4  # decode steps between two looks at which rows have ended
-SHRINK_AT = 0.75  # share in use under which slots (once none waits) and columns of the cache are dropped
-
-
 def generate(
     model: Qwen2, prompts: Sequence[Sequence[int]], n: int = 1, max_new_tokens: int | Sequence[int] = 256,
     temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, eos_ids: Sequence[int] = (),
@@ -423,9 +402,8 @@ def generate(
     """n replies to each prompt. A row's ids depend on seed, prompt index and sample index alone.
 
     max_new_tokens: one limit, or one per prompt. Ids from vocab_size up are never sampled. on_group(prompt index,
-    samples) is called as soon as all n samples of a prompt are finished. slots: replies decoded at a time, default as
-    many as cache_bytes hold at full length (at least one). cuda_graphs: replay a step's kernels instead of launching
-    them one by one. ValueError for arguments out of range.
+    samples) is called as soon as a prompt's n samples are finished. slots: replies decoded at a time, default as many
+    as cache_bytes hold at full length (at least one). cuda_graphs: replay a step's kernels, not launch them one by one.
     """
     limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
     wrong = {
@@ -491,9 +469,9 @@ def laid_out(model: Qwen2, vocab_size: int) -> tuple[Sequence[Layer], Callable[[
 class Sampler:
     """One call of `generate`: S slots with a reply each, and the key/value cache that they share.
 
-    Every slot has its own length; what lies beyond it in the cache is masked. Three moves: `refill` puts waiting rows
-    into free slots, `prefill` computes a new prompt's keys and values once for all its rows, `decode` adds tokens to
-    all slots at a time. A row starts with its prompt's last token as the next to be decoded.
+    `refill` puts waiting rows into free slots, `prefill` computes a new prompt's keys and values once for all its rows,
+    `decode` adds tokens to all slots, each of its own length, beyond which the cache is masked. A row starts with its
+    prompt's last token as the next to be decoded.
     """
 
     def __init__(self, model: Qwen2, layers: Sequence[Layer], logits_of: Callable, prompts: Sequence[Sequence[int]],
@@ -501,8 +479,7 @@ class Sampler:
                  eos_ids: Sequence[int], cuda_graphs: bool):
         self.model, self.layers, self.logits_of, self.prompts, self.limits = model, layers, logits_of, prompts, limits
         self.seed, self.choice, self.end_ids, self.cuda_graphs = seed, choice, set(eos_ids), cuda_graphs
-        # Longest first, so that no long row starts when all others are done.
-        order = sorted(range(len(prompts)), key=lambda i: (-limits[i], -len(prompts[i])))
+        order = sorted(range(len(prompts)), key=lambda i: (-limits[i], -len(prompts[i])))  # no long row starts last
         self.waiting = deque((i, s) for i in order for s in range(n))
         self.rows: list[tuple[int, int] | None] = [None] * min(slots, len(self.waiting))  # (prompt, sample) in a slot
         self.latest: tuple = (None, None)  # the last prompt of which a row was started, and what prefill found of it
@@ -512,9 +489,8 @@ class Sampler:
             self.done = torch.ones(size, dtype=torch.bool)
             # Random key, token to be decoded next, columns of the prompt before its last token, columns in use, limit.
             self.state = torch.zeros(5, size, dtype=torch.int64)
-            # One place more than a reply needs: a row that has ended writes there until it is collected.
-            self.ids = torch.zeros(size, max(limits) + 1, dtype=torch.int64)
-            self.logprobs = torch.zeros(size, max(limits) + 1)
+            longest = max(limits) + 1  # one more than a reply needs: a row that has ended writes there until collected
+            self.ids, self.logprobs = torch.zeros(size, longest, dtype=torch.int64), torch.zeros(size, longest)
             empty = torch.zeros(2, size, c.num_key_value_heads, 0, c.head_dim, dtype=model.head.dtype)
         self.cache = [empty] * c.num_hidden_layers  # keys and values of each layer (2, S, K, C, D)
         self.graph: torch.cuda.CUDAGraph | None = None  # a step on the tensors above
@@ -557,10 +533,7 @@ class Sampler:
         """A few tokens more for every slot, without looking whether a row ends."""
         self.fit(int(self.state[3].max()) + steps)
         for _ in range(steps):
-            if self.graph:
-                self.graph.replay()
-            else:
-                self.step()
+            (self.graph.replay if self.graph else self.step)()
             if self.cuda_graphs and not self.graph:
                 self.graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(self.graph):  # recorded, not run
