@@ -529,7 +529,7 @@ def fork_server(ctl: socket.socket, settings: dict) -> None:
     children: dict[bytes, int] = {}
     while True:
         command, fds, _, _ = ctl.recvmsg(2, 24)
-        what, slot, used = command[:1], command[1:], 0.0
+        what, slot = command[:1], command[1:]
         if what in serve:
             if settings["numpy"] and "numpy" not in sys.modules:
                 importlib.import_module("numpy").random.seed(settings["seed"])
@@ -540,11 +540,12 @@ def fork_server(ctl: socket.socket, settings: dict) -> None:
                 start(ctl, int.from_bytes(fds[0][2][:4], sys.byteorder), serve[what], layers.last[what])
             children[slot] = pid
             os.close(int.from_bytes(fds[0][2][:4], sys.byteorder))
-            continue
-        if what == b"c":
-            with suppress(OSError, AttributeError):  # from now on it may run on any core: it is worth it
+        elif what == b"c":
+            used = 0.0
+            with suppress(KeyError, OSError, AttributeError):  # from now on it may run on any core: it is worth it
                 os.sched_setaffinity(children[slot], settings["cpus"])
                 used = time.clock_gettime((~children[slot] << 3) | 2)  # Linux: the CPU clock of another process
+            ctl.sendall(ANSWER.pack(b"d", used))
         else:
             for pid in [children.pop(slot)] if what else children.values():
                 os.kill(pid, signal.SIGKILL)
@@ -552,7 +553,6 @@ def fork_server(ctl: socket.socket, settings: dict) -> None:
             empty(layers.folder)
             if not what:
                 os._exit(0)
-        ctl.sendall(ANSWER.pack(b"d", used))
 
 
 def start(ctl: socket.socket, fd: int, serve: Callable, last: Sequence[Callable]) -> None:
@@ -604,19 +604,27 @@ class Server:
             finally:
                 os._exit(1)
         other.close()
-        self.state = receive(self.ctl.recv)
+        self.state, self.settled = receive(self.ctl.recv), True
 
-    def command(self, what: bytes, slot: bytes, *fds: int) -> float:
-        """The answer, if there is one: a command that comes with a descriptor has none."""
+    def command(self, what: bytes, slot: bytes, *fds: int) -> None:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else []
         self.ctl.sendmsg([what + slot], rights)
-        if fds:
-            return 0.0
+        self.settled = False
+
+    def seconds(self, slot: bytes) -> float:
+        """CPU time of a child. Asking for it also waits until all commands are obeyed."""
+        self.command(b"c", slot)
         kind, number = ANSWER.unpack(self.ctl.recv(ANSWER.size, socket.MSG_WAITALL).ljust(ANSWER.size, b"."))
         if kind != b"d":
             raise RuntimeError("a process could not be prepared for the program" if kind == b"!" else
                                "the fork server is gone")  # fmt: skip
         return number
+
+    def settle(self) -> None:
+        """Returns when no child is left of those that were closed."""
+        if not self.settled:
+            self.seconds(b"0")
+            self.settled = True
 
     def asleep(self) -> bool:
         """Whether the newest process that it has forked waits for something; no where that cannot be seen."""
@@ -690,7 +698,7 @@ class Child:
     def exceeded(self) -> bool:
         if self.trainer.poll(0):
             os._exit(0)
-        used, now = self.server.command(b"c", self.slot), time.monotonic()
+        used, now = self.server.seconds(self.slot), time.monotonic()
         self.used = used if self.used is None else self.used
         left = min(self.cpu - (used - self.used), self.deadline - now)
         self.check_at = now + min(max(left, 0.005), 0.25)
@@ -707,13 +715,17 @@ class Supervisor:
         self.servers = [Server({**settings, "numpy": numpy}) for numpy in (False, True)]
         job.sendall(frame(self.servers[0].state))
         while True:
-            run, *arguments = receive(job.recv)
-            job.sendall(frame({"quick": self.quick, "calls": self.calls, "script": self.script}[run](*arguments)))
+            run, limit, rules, items = receive(job.recv)
+            do = {"quick": self.quick, "calls": self.calls, "script": self.script}[run]
+            answers = [do(limit, *item, *rules) for item in items]
+            for server in self.servers:
+                server.settle()
+            job.sendall(frame(answers))
 
     def child(self, what: bytes, source: str, slot: bytes = b"0") -> Child:
         return Child(self.servers["numpy" in source], what, slot, self.trainer)
 
-    def quick(self, limit: float, source: str, entry: str, calls: list[str], hurried: bool) -> list[bytes]:
+    def quick(self, limit: float, source: str, entry: str, calls: list, hurried: bool) -> list[bytes]:
         """What came of loading, then of each call, all in one go; nothing unless that goes well and fast."""
         child = self.child(b"p", source)
         replies = child.ask(["all", source, entry, calls], limit, 10 * limit, hurried).split(b"\n")
@@ -723,7 +735,7 @@ class Supervisor:
             return replies + [NOT_RUN] * (1 + len(calls) - len(replies))
         return []
 
-    def calls(self, timeout: float, source: str, entry: str, calls: list[str], resumes: int, *walls: float) -> list:
+    def calls(self, timeout: float, source: str, entry: str, calls: list, resumes: int, *walls: float) -> list[bytes]:
         """The same one by one; after a crash or a timeout the rest goes to a fresh process. walls: none, or wall
         seconds for all calls together, then for each."""
         loaded, replies, room, begun = b"", [], 4 * MAX_REPLY, time.monotonic()
@@ -776,8 +788,18 @@ def worker_main(settings: str) -> None:
 # ---- the trainer's side ----
 
 START = "import sys; sys.path[0] = sys.argv[2]; import sandbox; del sys.path[0]; sandbox.worker_main(*sys.argv[3:])"
-GOOD = ["calls", 10.0, "def inc(x):\n    return x + 1\n", "inc", ["inc(1)"], 0], [VALUE + b"null", VALUE + b"2"]
+INC = "def inc(x):\n    return x + 1\n", "inc", ["inc(1)"]
+GOOD = ("calls", 10.0, (0,), [INC]), [[VALUE + b"null", VALUE + b"2"]]
+BATCH = 8  # jobs in one message, if that many wait for each worker
 NUMBER = count()
+
+
+class Job(NamedTuple):
+    turns: list[tuple[str, float, tuple]]  # what it is to the supervisor, a limit, rules: each if the one before fails
+    data: tuple[str, str, Any]  # program, entry point, calls or script
+    finish: Callable[[list[bytes]], Any]  # from the answer to the result of the future
+    seed: int
+    future: Future
 
 
 class Worker:
@@ -912,8 +934,8 @@ class Sandbox:
     def check_script(self, program: str, script: str, entry_point: str, timeout: float) -> Status:
         """Runs the script's check(candidate) in a process of its own. timeout: CPU seconds of each call."""
         kinds = {VALUE: Status.PASS, REFUTED: Status.FAIL, TIMEOUT: Status.TIMEOUT}
-        job = ["script", float(timeout), program, entry_point, script]
-        return self.put([job], lambda answer: kinds.get(answer[0], Status.ERROR)).result()
+        data, turn = (program, entry_point, script), ("script", float(timeout), ())
+        return self.put(Job([turn], data, lambda answer: kinds.get(answer[0], Status.ERROR), 0, Future())).result()
 
     def verdict(self, program: str, entry: str, tests: Sequence[Any], resumes: int, then=lambda it: it) -> Future:
         """A future of what `then` makes of the verdict on a program."""
@@ -931,57 +953,86 @@ class Sandbox:
 
     def run(self, program: str, entry: str, calls: Sequence[str], finish: Callable, *rules: float, seed=0) -> Future:
         """A future of what `finish` makes of the replies; rules: number of resumes, then the wall limits if any."""
-        data, limits = [program, entry, list(calls)], [x for x in QUICK if x < self.timeout and not rules[1:]]
-        jobs = [["quick", limit, *data, limit == QUICK[0]] for limit in limits]
-        return self.put([*jobs, ["calls", self.timeout, *data, *(rules or [RESUMES])]], finish, seed)
+        limits = [limit for limit in QUICK if limit < self.timeout and not rules[1:]]
+        turns = [("quick", limit, (limit == QUICK[0],)) for limit in limits]
+        turns.append(("calls", self.timeout, rules or (RESUMES,)))
+        return self.put(Job(turns, (program, entry, list(calls)), finish, seed, Future()))
 
-    def put(self, jobs: list[list], finish: Callable[[list[bytes]], Any], seed: int = 0) -> Future:
-        """A future of what `finish` makes of the answer to the first of these jobs that has one."""
+    def put(self, job: Job) -> Future:
         if self.pid != os.getpid():  # a forked copy of the trainer: the workers belong to the original
             self.begin()
-        future: Future = Future()
-        self.jobs.put((0, next(NUMBER), future, jobs, finish, seed))
+        job.future.set_running_or_notify_cancel()  # there is no way back
+        self.jobs.put((0, next(NUMBER), job))
         while len(self.threads) < self.workers:
             self.threads.append(threading.Thread(target=self.work, args=[self.jobs], daemon=True))
             self.threads[-1].start()
-        return future
+        return job.future
 
     def work(self, todo: queue.PriorityQueue) -> None:
-        while (item := todo.get())[2] is not None:
-            turn, number, future, jobs, finish, seed = item
-            try:
-                if answer := self.answer(jobs[turn], seed):
-                    future.set_result(finish(answer))
-                else:  # no quick one: it waits until those that are have had their turn
-                    todo.put((turn + 1, number, future, jobs, finish, seed))
-            except BaseException as error:
-                future.set_exception(error)
+        while batch := self.take(todo):
+            answers = self.together(batch) if batch[1:] else [None]
+            for (turn, number, job), answer in zip(batch, answers, strict=True):
+                try:
+                    answer = self.alone(job, turn) if answer is None else answer
+                    if answer:
+                        job.future.set_result(job.finish(answer))
+                    else:  # no quick one: it waits until those that are have had their turn
+                        todo.put((turn + 1, number, job))
+                except BaseException as error:
+                    job.future.set_exception(error)
 
-    def answer(self, job: list, seed: int) -> list[bytes]:
-        """A worker's answer. A job that takes its worker down is tried again, alone on a fresh one; down again, it is
-        the program's fault (every call a crash) if a harmless program passes, else ours."""
-        calls, total = (3 * SCRIPT, 0) if job[0] == "script" else (len(job[4]), sum(job[6:7]))
-        patience, reasons = 30 + (2 * calls + 2) * (3 * job[1] + 1) + total, []
-        while len(reasons) < 2:
-            worker = self.idle[seed].pop() if self.idle[seed] and not reasons else self.start(seed)
+    def take(self, todo: queue.PriorityQueue) -> list[tuple[int, int, Job]]:
+        """The next job, with others like it if there are so many that no worker goes without; nothing at the end."""
+        turn, number, job = todo.get()
+        batch = [(turn, number, job)] if job else []
+        while job and job.turns[turn][0] == "quick" and len(batch) < min(BATCH, todo.qsize() / self.workers):
             try:
-                answer = worker.request(job, patience)
-                self.idle[seed].append(worker)
+                item = todo.get_nowait()
+            except queue.Empty:
+                break
+            if not item[2] or item[0] != turn or item[2].turns != job.turns or item[2].seed != job.seed:
+                todo.put(item)
+                break
+            batch.append(item)
+        return batch
+
+    def together(self, batch: list[tuple[int, int, Job]]) -> list[list[bytes] | None]:
+        """A worker's answers to jobs that are alike; None for each if that does not go well."""
+        turn, _, job = batch[0]
+        with suppress(ConnectionError, SandboxError, ValueError):
+            return self.ask(job.seed, (*job.turns[turn], [other.data for _, _, other in batch]), 60)
+        return [None] * len(batch)
+
+    def alone(self, job: Job, turn: int) -> list[bytes]:
+        """A worker's answer. A job that takes its worker down is tried again on a fresh one; down again, it is the
+        program's fault (every call a crash) if a harmless program passes, else ours."""
+        (run, limit, rules), calls, reasons = job.turns[turn], job.data[2], []
+        patience = 30 + (2 * len(calls) + 2 if run != "script" else 6 * SCRIPT) * (3 * limit + 1) + sum(rules[1:2])
+        while len(reasons) < 2:
+            try:
+                (answer,) = self.ask(job.seed, (run, limit, rules, [job.data]), patience, bool(reasons))
                 return answer
             except ConnectionError as down:
                 reasons.append(str(down))
-            except ValueError:  # a job that is no data
-                self.idle[seed].append(worker)
-                raise
         try:
-            worker = self.start(seed)
-            good = worker.request(GOOD[0], 60)
-            worker.close()
+            good = self.ask(job.seed, GOOD[0], 60, True)
         except ConnectionError as down:
             good = str(down)
         if good != GOOD[1]:
             raise SandboxError(f"workers go down: {reasons}; and what came of a harmless program is {good!r}")
-        return [CRASH] * (1 + calls)
+        return [CRASH] * (1 + len(calls))
+
+    def ask(self, seed: int, message: tuple, patience: float, fresh: bool = False) -> list[list[bytes]]:
+        """What a worker answers. ConnectionError: it is gone; ValueError: the message is no data."""
+        try:
+            worker = self.start(seed) if fresh else self.idle[seed].pop()
+        except IndexError:
+            worker = self.start(seed)
+        try:
+            return worker.request(message, patience)
+        finally:
+            if worker.process.returncode is None:
+                self.idle[seed].append(worker)
 
     def start(self, seed: int) -> Worker:
         cpus = self.settings["cpus"]
