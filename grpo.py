@@ -326,7 +326,7 @@ class Policy:
 
         def loss_of(part: slice, logp: Tensor) -> tuple[Tensor, dict]:
             before, frozen = logp.detach() if old is None else old[part, None], None if ref is None else ref[part, None]
-            live = torch.ones_like(logp)
+            live = torch.ones_like(logp)  # each token a row of its own
             return grpo_loss(logp, before, frozen, p.advantages[part], live, **self.loss, total_tokens=tokens)
 
         states = self.model.hidden(p.ids, p.positions, p.attend, self.checkpointing)[0][p.source]
@@ -350,7 +350,8 @@ class Policy:
         moments = [s[name] for s in self.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
         for i, tensor in enumerate([*own, *moments]):
             if device.type == "cpu" and tensor.device.type != "cpu":
-                self.pinned.setdefault(i, torch.empty_like(tensor, device="cpu", pin_memory=True))
+                if i not in self.pinned:
+                    self.pinned[i] = torch.empty_like(tensor, device="cpu", pin_memory=True)
                 tensor.data = self.pinned[i].copy_(tensor, non_blocking=True)
             elif tensor.device != device:
                 tensor.data = tensor.to(device, non_blocking=True)

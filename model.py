@@ -377,7 +377,7 @@ def choose(logits: Tensor, u: Tensor, temperature: float, top_p: float = 1.0, to
 def draw(weights: Tensor, u: Tensor) -> Tensor:
     """(B, V) weights, (B,) uniforms -> (B, 1) first index whose cumulated weight exceeds u times the sum: found in the
     sums of blocks first, then inside one block, so that no row of the vocabulary is cumulated."""
-    blocks = F.pad(weights, (0, -weights.shape[-1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    blocks = (F.pad(weights, (0, rest)) if (rest := -weights.shape[-1] % BLOCK) else weights).unflatten(-1, (-1, BLOCK))
     sums = blocks.sum(-1)
     block, rest = first_over(sums, u[:, None] * sums.sum(-1, keepdim=True))
     inner, _ = first_over(blocks[torch.arange(len(u), device=u.device), block[:, 0]], rest)
