@@ -40,7 +40,7 @@ def seconds(flags: dict, steps: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="checkpoint folder for both roles; without it the embedded default")
-    parser.add_argument("--steps", type=int, default=3, help="steps that count, after a first one")
+    parser.add_argument("--steps", type=int, help="steps that count, after a first one (default 3, 1 with --model)")
     args = parser.parse_args()
     base = dict(batch_questions=8, programs=8, suites=6, asserts=5, coder_reply_limit=96, tester_reply_limit=96)
     if args.model:
@@ -53,7 +53,7 @@ def main() -> None:
     print(f"{'':<17}" + "".join(f"{p:>15}" for p in (*PHASES, "tok/s", "total/base")))
     first = None
     for name, change in cases.items():
-        row = seconds({**base, **change}, args.steps)
+        row = seconds({**base, **change}, args.steps or (1 if args.model else 3))
         first = first or row
         cells = [f"{row[p]:>15.2f}" for p in (*PHASES, "tok/s")]
         print(f"{name:<17}" + "".join(cells) + f"{row['total'] / first['total']:>15.2f}", flush=True)
