@@ -36,12 +36,13 @@ LIMIT, CHECK_REPLIES = 1e-3, 4
 def minibatch(path: str, groups: int, replies: int = 8) -> list[Group]:
     """Groups of replies to MBPP+ prompts, the longest prompts of the file's first hundred (about 150 tokens)."""
     tokenizer, draw = Tokenizer.from_pretrained(path), random.Random(0)
+    size = len(tokenizer)
     with gzip.open(Path(os.environ["CODEA1_DATA"]) / "MbppPlus.jsonl.gz", "rt") as file:
         texts = sorted((json.loads(line)["prompt"] for line in list(file)[:100]), key=len)[-groups:]
     found = []
     for text in texts:
         lengths = [draw.randint(150, 250) for _ in range(replies)]
-        written = [tuple(draw.randrange(3, len(tokenizer)) for _ in range(n)) for n in lengths]
+        written = [tuple(draw.randrange(3, size) for _ in range(n)) for n in lengths]
         samples = tuple(Sample(ids, (0.0,) * len(ids), True) for ids in written)
         prompt = tuple(tokenizer.encode_chat([{"role": "user", "content": text}]))
         found.append(Group(prompt, samples, tuple(draw.gauss(0, 1) for _ in lengths)))
