@@ -612,7 +612,7 @@ def load_checkpoint(folder: Path, run: Run) -> None:
         raise ValueError(f"{folder} holds {sorted(manifest['weights'])}, this run has {sorted(run.players)}")
     for role, player in run.players.items():
         player.policy.load_state_dict(torch.load(folder / f"{role}.pt", map_location="cpu", weights_only=True))
-        if fingerprint(player.policy.model) != manifest["weights"][role]:
+        if (fingerprint(player.policy.model), player.policy.t) != (manifest["weights"][role], manifest["step"]):
             raise ValueError(f"{folder}/{role}.pt is not the {role} that was saved there: were files exchanged?")
     run.book, run.step = MistakeBook.load(folder / "book.json"), manifest["step"]
 

@@ -210,6 +210,18 @@ def test_exchanged_files_of_a_checkpoint_are_refused(whole, tmp_path, capsys):
     assert "were files exchanged?" in capsys.readouterr().err
 
 
+def test_a_player_of_another_step_is_refused(whole, tmp_path, capsys):
+    """A tester that is behind its coder, by so small a step that the weights in the manifest do not show it."""
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    last = path / "checkpoints/step_000004"
+    state = torch.load(last / "tester.pt", weights_only=True)
+    torch.save({**state, "t": 2}, last / "tester.pt")
+    assert (last / "tester.pt").stat().st_size == json.loads((last / "manifest.json").read_text())["files"]["tester.pt"]
+    assert codea1.main(["--resume", str(path)]) == 2
+    assert "tester.pt is not the tester that was saved there" in capsys.readouterr().err
+
+
 def test_an_incomplete_checkpoint_is_skipped_aloud(whole, tmp_path, capsys):
     path = tmp_path / "run"
     shutil.copytree(whole, path)
