@@ -112,6 +112,14 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
+class RMSNorm(nn.RMSNorm):
+    """Computes in float32 and keeps half of what the library's keeps for the backward pass: no float32 copy of x."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+        return (x * (norm.square() / x.shape[-1] + self.eps).rsqrt()).to(x.dtype) * self.weight
+
+
 class Layer(nn.Module):
     """One transformer layer; the two inner dictionaries only give its weights their checkpoint names."""
 
@@ -119,11 +127,11 @@ class Layer(nn.Module):
         super().__init__()
         size, inner, width = c.hidden_size, c.intermediate_size, c.num_attention_heads * c.head_dim
         self.head_dim, self.kv_heads, kv_width = c.head_dim, c.num_key_value_heads, c.num_key_value_heads * c.head_dim
-        self.input_layernorm = nn.RMSNorm(size, c.rms_norm_eps)
+        self.input_layernorm = RMSNorm(size, c.rms_norm_eps)
         self.self_attn = nn.ModuleDict({
             "q_proj": nn.Linear(size, width), "k_proj": nn.Linear(size, kv_width),
             "v_proj": nn.Linear(size, kv_width), "o_proj": nn.Linear(width, size, bias=False)})
-        self.post_attention_layernorm = nn.RMSNorm(size, c.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(size, c.rms_norm_eps)
         self.mlp = nn.ModuleDict({
             "gate_proj": nn.Linear(size, inner, bias=False), "up_proj": nn.Linear(size, inner, bias=False),
             "down_proj": nn.Linear(inner, size, bias=False)})
@@ -156,7 +164,7 @@ class Qwen2(nn.Module):
         self.model = nn.ModuleDict({
             "embed_tokens": nn.Embedding(config.vocab_size, config.hidden_size),
             "layers": nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers)),
-            "norm": nn.RMSNorm(config.hidden_size, config.rms_norm_eps)})
+            "norm": RMSNorm(config.hidden_size, config.rms_norm_eps)})
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         for name, weight in self.named_parameters():
@@ -321,7 +329,6 @@ def default_system(path: Path) -> str | None:
 
 # ---------------------------------------------------------------- sampling
 
-BLOCK = 256  # ids of the vocabulary that are weighed together before one of them is drawn
 CHECK_EVERY = 4  # decode steps between two looks at which rows have ended
 SHRINK_AT = 0.75  # share in use under which slots (once none waits) and columns of the cache are dropped
 
@@ -375,22 +382,9 @@ def choose(logits: Tensor, u: Tensor, temperature: float, top_p: float = 1.0, to
 
 
 def draw(weights: Tensor, u: Tensor) -> Tensor:
-    """(B, V) weights, (B,) uniforms -> (B, 1) first index whose cumulated weight exceeds u times the sum: found in the
-    sums of blocks first, then inside one block, so that no row of the vocabulary is cumulated."""
-    blocks = (F.pad(weights, (0, rest)) if (rest := -weights.shape[-1] % BLOCK) else weights).unflatten(-1, (-1, BLOCK))
-    sums = blocks.sum(-1)
-    block, rest = first_over(sums, u[:, None] * sums.sum(-1, keepdim=True))
-    inner, _ = first_over(blocks[torch.arange(len(u), device=u.device), block[:, 0]], rest)
-    return (block * BLOCK + inner).clamp_(max=weights.shape[-1] - 1)  # only a row of NaN gets that far
-
-
-def first_over(weights: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, N) weights, (B, 1) targets -> first index whose cumulated weight exceeds the target, and what the target
-    exceeds all weights before it by. Targets that rounding put out of range are moved in: no index without weight."""
+    """(B, V) weights, (B,) uniforms -> (B, 1) first index whose cumulated weight exceeds u times the sum."""
     cdf = weights.cumsum(-1)
-    target = target.clamp(min=0).minimum(cdf[:, -1:].nextafter(torch.zeros_like(target)))
-    index = torch.searchsorted(cdf, target, right=True).clamp_(max=cdf.shape[-1] - 1)
-    return index, target - (cdf - weights).gather(-1, index)
+    return torch.searchsorted(cdf, u[:, None] * cdf[:, -1:], right=True).clamp_(max=cdf.shape[-1] - 1)
 
 
 def generate(
