@@ -15,13 +15,13 @@ import re
 import sys
 import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from importlib.util import find_spec
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from statistics import stdev
 from typing import Any
@@ -434,20 +434,26 @@ class Case:
     seconds: float  # that the canonical solution took
 
 
-def plus_cases(task: Task, part: str, box: Sandbox) -> list[Case]:
+def plus_cases(task: Task, part: str, box: Sandbox) -> list[list[Case]]:
     """The "base" or "plus" cases of a task, expected values and times from the canonical solution.
 
-    An input whose expected value is larger than the sandbox lets out is left out: five of MBPP/255, 30 MB to 1 GB.
+    In groups, each to be run by one process: the values of one process have a limit, and where they are past it, the
+    rest run each alone. An input whose value is too large even so is left out: five of MBPP/255, 30 MB to 1 GB.
     """
     convert = next((f for numbers, f in CONVERSIONS.items() if task.number in numbers.split()), list)
     inputs = [list(convert(args)) for args in task.row[f"{part}_input"]]
     calls = [f"{task.question.entry_point}({', '.join(map(source, args))})" for args in inputs]
-    clock = "__import__('time').perf_counter()"
-    (values,) = box.values([(task.question.reference, [f"({clock}, {call}, {clock})" for call in calls])])
-    known = [(args, call, *value.value) for args, call, value in zip(inputs, calls, values, strict=True)
-             if value.ok and type(value.value) is tuple]
-    return [Case(args, call, out is not None if task.number in NOT_NONE else out, end - start)
-            for args, call, start, out, end in known]
+
+    def cases(group: Sequence[int]) -> dict[int, Case]:
+        clock = "__import__('time').perf_counter()"
+        (values,) = box.values([(task.question.reference, [f"({clock}, {calls[i]}, {clock})" for i in group])])
+        known = [(i, *v.value) for i, v in zip(group, values, strict=True) if v.ok and type(v.value) is tuple]
+        return {i: Case(inputs[i], calls[i], out is not None if task.number in NOT_NONE else out, end - start)
+                for i, start, out, end in known}
+
+    together = cases(range(len(calls)))
+    alone = [list(cases([i]).values()) for i in range(len(calls)) if i not in together]
+    return [list(together.values()), *filter(None, alone)]
 
 
 def source(value: Any) -> str:
@@ -466,7 +472,7 @@ def close(out: Any, expected: Any, atol: float) -> bool:
         return np.broadcast(out, expected).size < 10**8 and bool(np.allclose(out, expected, rtol=1e-07, atol=atol))
 
 
-def passes(task: Task, cases: list[Case], values: list[Value]) -> bool:
+def passes(task: Task, cases: Iterable[Case], values: Iterable[Value]) -> bool:
     """EvalPlus' verdict on what a program returned for all cases of one part.
 
     `==`, or the task's own oracle, or closeness within `atol`, which rises from 0 to 1e-6 for good with the first
@@ -504,8 +510,10 @@ class Judge:
         with ThreadPoolExecutor(box.workers) as pool:
             cases = pool.map(lambda pair: plus_cases(*pair, box), parts)
             self.cases = {(task.question.id, part): found for (task, part), found in zip(parts, cases, strict=True)}
-        self.left_out = {task.question.id: count for task, part in parts  # inputs that no program is called with
-                         if (count := len(task.row[f"{part}_input"]) - len(self.cases[task.question.id, part]))}
+        self.left_out: Counter[str] = Counter()  # task id: inputs that no program is called with
+        for task, part in parts:
+            groups = self.cases[task.question.id, part]
+            self.left_out[task.question.id] += len(task.row[f"{part}_input"]) - sum(map(len, groups))
 
     def __call__(self, jobs: Sequence[tuple[Task, str]]) -> list[dict[str, bool]]:
         """[(task, program), ...]; equal jobs run once. "plus" is the verdict on the plus inputs alone."""
@@ -525,12 +533,14 @@ class Judge:
             return {"pass": not failures(task, program, self.box)}
         return {"pass": golden([(task.question, program)], self.box)[0]}
 
-    def plus(self, task: Task, program: str, cases: list[Case]) -> bool:
+    def plus(self, task: Task, program: str, groups: list[list[Case]]) -> bool:
         """EvalPlus' limits: max(4 s, 4 times the reference's time) a call, 61 s for all (here more, if the reference
         itself needs more than a quarter of it)."""
-        job = program, [case.call for case in cases], [max(4.0, 4 * case.seconds) for case in cases]
-        (values,) = self.box.timed_values([job], total=max(61.0, 4 * sum(case.seconds for case in cases)))
-        return passes(task, cases, values)
+        jobs = [(program, [case.call for case in group], [max(4.0, 4 * case.seconds) for case in group])
+                for group in groups]
+        cases = list(chain.from_iterable(groups))
+        values = self.box.timed_values(jobs, total=max(61.0, 4 * sum(case.seconds for case in cases)))
+        return passes(task, cases, chain.from_iterable(values))
 
 
 SUITE_RUNNER = """
@@ -850,7 +860,7 @@ def run_verify(args: Namespace) -> None:
         judge = Judge(tasks, box)
         passed = [all(verdict.values()) for verdict in judge(list(zip(tasks * 2, references + broken, strict=True)))]
         good, bad = passed[: len(tasks)], [not passes for passes in passed[len(tasks) :]]
-        for name, count in judge.left_out.items():
+        for name, count in (+judge.left_out).items():
             print(f"{name}: {count} inputs are left out, their values are too large")
         for task, reference_passes, broken_fails in zip(tasks, good, bad, strict=True):
             if not reference_passes:

@@ -189,7 +189,7 @@ def test_a_call_that_did_not_return_fails_even_where_any_answer_is_right():
 def test_inputs_get_the_types_that_json_cannot_say(box):
     def calls(number, args):
         task = plus_task(f"Mbpp/{number}", solution="def f(*args):\n    return 1\n", base=[args])
-        return [case.call for case in evaluation.plus_cases(task, "base", box)]
+        return [case.call for (case,) in evaluation.plus_cases(task, "base", box)]
 
     assert calls(2, [[1, 2], [3]]) == ["f((1, 2), (3,))"]
     assert calls(63, [[[1, 2], [3, 4]]]) == ["f([(1, 2), (3, 4)])"]
@@ -199,6 +199,17 @@ def test_inputs_get_the_types_that_json_cannot_say(box):
     assert calls(124, ["0", "1j"]) == ["f(0.0, complex(0.0, 1.0))"]
     assert calls(580, [[1, [2, [3]]]]) == ["f((1, (2, (3,))))"]
     assert calls(3, [[1, [2]]]) == ["f([1, [2]])"]
+
+
+def test_values_that_are_too_large_together_are_compared_all_the_same(box):
+    """The sandbox lets 64 MB out of a process, EvalPlus has no such limit: the rest would go unchecked."""
+    solution, size = "def f(n):\n    return 'a' * n\n", 15_000_000
+    task = plus_task("Mbpp/3", solution=solution, base=[[n] for n in (1, *range(size, size + 6), 2, 20 * size)])
+    judge = evaluation.Judge([task], box)
+    assert [len(group) for group in judge.cases["Mbpp/3", "base"]] == [5, 1, 1, 1]
+    assert judge.left_out == {"Mbpp/3": 1}  # 300 MB
+    wrong = f"def f(n):\n    return 'a' * (n - (n == {size + 5}))\n"
+    assert [verdict["base"] for verdict in judge([(task, solution), (task, wrong)])] == [True, False]
 
 
 # ---- commands ----
