@@ -6,14 +6,16 @@
   tests, expected values and ground truth never enter its process nor the one it is forked from (a fork server never
   sees any program, call or value), a reply must carry the fresh number of its request, and values are compared in the
   trainer, as exact built-in types of bounded size. What is not proven is a fail. The script of `check_script` runs in a
-  process of its own and reaches the program through stand-ins that carry plain values.
+  process of its own and reaches the program through stand-ins that carry plain values. The trainer compiles calls,
+  and evaluates nothing.
 - The machine. User, network, ipc, mount and pid namespaces, Landlock, seccomp, no capabilities, no new privileges,
   resource limits, a clean environment. A program reads the interpreter and its libraries, writes one private folder in
-  memory that is emptied after it, starts threads but no process, and has no network. `python sandbox.py` tries what
-  each layer forbids. Memory stays under workers * (memory_mb + FOLDER_MB + 100 MiB), and in `check_script` under
-  workers * (2 * SCRIPT_MB + FOLDER_MB + 100 MiB).
-- The run. Limits are kept from outside; nothing outlives a program, its worker or the trainer, also under SIGKILL. A
-  job that takes a worker down twice is the program's fault if a harmless program passes then, else a SandboxError.
+  memory that is emptied after it, starts up to 256 threads but no process, and has no network. `python sandbox.py`
+  tries what each layer forbids. Memory stays under workers * (memory_mb + FOLDER_MB + 100 MiB), and in `check_script`
+  under workers * (2 * SCRIPT_MB + FOLDER_MB + 100 MiB).
+- The run. Limits are kept from outside; nothing outlives a program, its worker or the trainer, also under SIGKILL.
+  One that hangs has its turn after the others. A job that takes a worker down twice is the program's fault if a
+  harmless program passes then, else a SandboxError.
 Not defended: faults of the kernel; side channels; names and sizes of the host's files. macOS has only limits, sessions
 and killing from outside. Suites that must share a process with the program (BigCodeBench) can run as one program
 through `values`, where the program can forge their result: never for training rewards.
@@ -250,7 +252,7 @@ ioperm 173 -1, migrate_pages 256 238, move_pages 279 239, process_madvise 440 44
 inotify_init1 294 26, sync 162 81, syncfs 306 267"""
 PROCESSES = """fork 57 -1, vfork 58 -1, execve 59 221, execveat 322 281, unshare 272 97, setns 308 268,
 setpriority 141 140, ioprio_set 251 30, sched_setparam 142 118, sched_setscheduler 144 119, sched_setaffinity 203 122,
-sched_setattr 314 274"""
+sched_setattr 314 274, landlock_create_ruleset 444 444, seccomp 317 277"""
 STAND_INS = {  # what seccomp forbids instead where a layer is missing
     "pid namespace": "kill 62 129, tkill 200 130, tgkill 234 131, rt_sigqueueinfo 129 138, pidfd_send_signal 424 424",
     "mount namespace": """chmod 90 -1, fchmod 91 52, fchmodat 268 53, fchmodat2 452 452, chown 92 -1, fchown 93 55,
@@ -289,6 +291,8 @@ class Layers:
 
     def __init__(self, memory_mb: int, without: Sequence[str]):
         self.without, self.state, self.enter, steps = without, {}, [], []
+        if MACHINE and os.getuid() == 0 and "resource limits" not in without:
+            os.setresuid(65534, -1, -1)  # root may have any number of processes, but for the kernel this is its real id
         for name in NAMESPACES:
             self.put_on(f"{name} namespace", self.unshare, name)
         used = [*self.readable(), sys.executable]
@@ -319,7 +323,7 @@ class Layers:
         capset = "capset", struct.pack("Ii", 0x20080522, 0), bytes(24)
         self.put_on("no capabilities", lambda: steps.append(prepared(*capset)))
         self.put_on("resource limits", lambda: None if MACHINE else "missing: the limit of memory")
-        # Processes are counted inside of the user namespace, but not for root: there seccomp is what bounds them.
+        # Processes and threads are counted inside of the user namespace.
         more = ({"NICE": 0, "RTPRIO": 0} if MACHINE else {}) | ({"NPROC": 256} if self.active("user namespace") else {})
         for step in self.limits(CORE=0, FSIZE=FOLDER_MB << 20, NOFILE=128, **more):
             step()
@@ -338,7 +342,7 @@ class Layers:
         return self.state[layer] == "active"
 
     def unshare(self, name: str) -> None:
-        uid, gid = os.getuid(), os.getgid()
+        uid, gid = os.geteuid(), os.getegid()
         maps = ("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")
         syscall("unshare", NAMESPACES[name])
         for file, line in maps if name == "user" else ():  # inside the same user, and no other to become

@@ -930,6 +930,13 @@ def f():
     for thread in threads:
         thread.start()
 
+## memory: threads with small stacks do the same within the limit of memory, for root's processes are not counted
+import threading, time
+def f():
+    threading.stack_size(32768)
+    for _ in range(1000):
+        threading.Thread(target=time.sleep, args=[100], daemon=True).start()
+
 ## memory: a million empty files take the inodes of the disk, or minutes to remove
 def f():
     for i in range(1_000_000):
