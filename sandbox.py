@@ -11,8 +11,8 @@
 - The machine. User, network, ipc, mount and pid namespaces, Landlock, seccomp, no capabilities, no new privileges,
   resource limits, a clean environment. A program reads the interpreter and its libraries, writes one private folder in
   memory that is emptied after it, starts up to 256 threads but no process, and has no network. `python sandbox.py`
-  tries what each layer forbids. Memory stays under workers * (memory_mb + FOLDER_MB + 100 MiB), and in `check_script`
-  under workers * (2 * SCRIPT_MB + FOLDER_MB + 100 MiB).
+  tries what each layer forbids. Memory stays under workers * (memory_mb + FOLDER_MB + 128 MiB), and in `check_script`
+  under workers * (2 * SCRIPT_MB + FOLDER_MB + 128 MiB).
 - The run. Limits are kept from outside; nothing outlives a program, its worker or the trainer, also under SIGKILL.
   One that hangs has its turn after the others. A job that takes a worker down twice is the program's fault if a
   harmless program passes then, else a SandboxError.
@@ -353,10 +353,10 @@ class Layers:
         """All that is mounted becomes read-only; over it a folder in memory, an empty /proc, no data of ours."""
         syscall("mount", b"none", b"/", 0, 0x44000, 0)  # private, recursive
         syscall("mount_setattr", -100, b"/", 0x8000, struct.pack("4Q", 3, 0, 0, 0), 32)  # read-only, no suid, recursive
-        for path, size in ("/proc", "4k"), (HIDDEN, "4k"), (self.folder, f"{FOLDER_MB}m"):
+        for path, read_only, size in ("/proc", 1, "4k"), (HIDDEN, 1, "4k"), (self.folder, 0, f"{FOLDER_MB}m"):
             if os.path.isdir(path):
-                options = f"mode=700,nr_inodes=500,size={size}".encode()
-                syscall("mount", b"none", path.encode(), b"tmpfs", 6, options)  # no suid, no devices
+                options = f"mode=777,nr_inodes=500,size={size}".encode()
+                syscall("mount", b"none", path.encode(), b"tmpfs", 6 | read_only, options)  # no suid, no devices
 
     def readable(self) -> Iterator[str]:
         """The interpreter's libraries, installed packages but not our data, and what those read."""
@@ -457,6 +457,9 @@ def program() -> Callable[[int], None]:
     return serve
 
 
+STOPS = StopIteration, StopAsyncIteration  # would end the script's own loops, before they have checked everything
+
+
 def script(fd: int) -> None:
     """Runs check(candidate) of a trusted script. The candidate, and every name that the script uses without defining
     it, is a stand-in that asks the program through the supervisor."""
@@ -471,8 +474,9 @@ def script(fd: int) -> None:
         answer = receive(partial(os.read, fd))
         if answer[:1] == VALUE:
             return decode(json.loads(answer[1:]))
-        known = getattr(builtins, answer[1:].decode("utf-8", "replace"), Exception)
-        raised.append((known if isinstance(known, type) and issubclass(known, Exception) else Exception)(name))
+        kind = getattr(builtins, answer[1:].decode("utf-8", "replace"), None)
+        well = isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, STOPS)
+        raised.append((kind if well else Exception)(name))
         raise raised[-1]
 
     def names(code: types.CodeType) -> set[str]:
@@ -677,12 +681,13 @@ class Child:
             while (reply := self.reply(buffer)) is None or data:
                 self.poll.register(self.sock, select.POLLIN | (select.POLLOUT if data else 0))
                 for _, event in self.poll.poll(max(self.check_at - time.monotonic(), 0) * 1000):
-                    if event & select.POLLOUT:
-                        data = data[self.sock.send(data, socket.MSG_DONTWAIT) :]
-                    if event & ~select.POLLOUT:
-                        if not (chunk := self.sock.recv(1 << 18)):
-                            return CRASH
-                        buffer += chunk
+                    with suppress(BlockingIOError):  # a program can make its socket look as if there were data
+                        if event & select.POLLOUT:
+                            data = data[self.sock.send(data, socket.MSG_DONTWAIT) :]
+                        if event & ~select.POLLOUT:
+                            if not (chunk := self.sock.recv(1 << 18, socket.MSG_DONTWAIT)):
+                                return CRASH
+                            buffer += chunk
                 if time.monotonic() > self.check_at and self.exceeded():
                     return TIMEOUT
             return reply
@@ -695,9 +700,10 @@ class Child:
             return None
         nonce, size = HEAD.unpack_from(buffer)
         kind, missing = bytes(buffer[HEAD.size : HEAD.size + 1]), HEAD.size + size - len(buffer)
-        if nonce != self.nonce or not 0 < size <= 4 * MAX_REPLY or missing < 0 or kind not in (b"", *self.kinds):
+        most = (4 if CALL in self.kinds else 2) * MAX_REPLY
+        if nonce != self.nonce or not 0 < size <= most or missing < 0 or kind not in (b"", *self.kinds):
             raise ValueError("not a reply to this request")
-        return None if missing else bytes(buffer[HEAD.size :])
+        return None if missing else bytes(memoryview(buffer)[HEAD.size :])
 
     def exceeded(self) -> bool:
         if self.trainer.poll(0):

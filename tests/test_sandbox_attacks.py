@@ -1073,7 +1073,7 @@ def test_no_attack_gets_out_or_stays(box, targets):
 
 
 def test_fork_and_memory_bombs_stay_under_the_stated_bound(targets):
-    """Several bombs at once: the memory of all workers and programs stays under workers * (memory_mb + 164 MiB)."""
+    """Several bombs at once: the memory of all workers and programs stays under workers * (memory_mb + 192 MiB)."""
     bombs = [attack.program.format(**targets.names) for attack in ESCAPES if attack.kind == "memory"]
     fork_bomb = "import os\ndef f():\n    while True:\n        try:\n            os.fork()\n        except OSError:\n" \
                 "            pass\n"  # fmt: skip
@@ -1090,11 +1090,13 @@ def test_fork_and_memory_bombs_stay_under_the_stated_bound(targets):
         box.values([("", ["1"])] * 4)
         watcher = threading.Thread(target=watch)
         watcher.start()
+        large = "x = bytearray(140 << 20)\ndef f():\n    return 'x' * (15 << 20)\n"
         got = box.values([(program, ["f()"]) for program in [*bombs, fork_bomb]])
+        box.values([(large, ["f()"] * 6)] * 2)
         stop.set()
         watcher.join()
     assert not any(values[0].ok for values in got)
-    assert 50 < peak[0] < 2 * (256 + sandbox.FOLDER_MB + 100)
+    assert 50 < peak[0] < 2 * (256 + sandbox.FOLDER_MB + 128)
 
 
 def resident(pid):
@@ -1187,6 +1189,22 @@ def f(x):
 """
     statuses = box.check([(program, ["assert f(1) == 3", "assert f(2) == 2"])])[0]
     assert Status.PASS not in statuses
+
+
+def test_an_urgent_byte_does_not_stop_the_clock(box):
+    """It makes the socket look as if there were data to read. Who waits for them then looks at no clock for minutes."""
+    program = "import socket\ns = socket.socket(fileno=3)\ndef f(x):\n    s.send(b'y', socket.MSG_OOB)\n" \
+              "    while x: pass\n    return 1\n"  # fmt: skip
+    start = time.monotonic()
+    assert [v.error for v in box.values([(program, ["f(1)", "f(0)"])])[0]][:1] == ["timeout"]
+    assert time.monotonic() - start < 20
+
+
+@pytest.mark.parametrize("error", ["StopIteration", "StopAsyncIteration", "GeneratorExit", "AssertionError"])
+def test_no_exception_ends_a_scripts_loop_as_if_it_were_done(box, error):
+    """`map` takes StopIteration for the end of its input, and `all` of nothing is true."""
+    script = "def check(candidate):\n    assert all(map(lambda x: candidate(x) == x, [1, 2, 3]))\n"
+    assert box.check_script(f"def f(x):\n    raise {error}\n", script, "f", timeout=1) is Status.ERROR
 
 
 @pytest.mark.parametrize("kind", [b"t", b"x", b"n", b"c", b"f", b"+", b"\0"])
