@@ -27,7 +27,7 @@ from model import Qwen2, Sample, attention
 LOG_RATIO_LIMIT = 20.0  # exp(20) is finite in every type, and its gradient is clipped anyway
 K3_LIMIT = 10.0
 SKIP_LIMIT = 5  # non-finite steps in a row before the run stops
-CHUNK_NUMBERS = 8_000_000  # float32 logits held at once (32 MB)
+CHUNK_NUMBERS = 8_000_000  # float32 logits held at once (32 MB), 16 times as many on a GPU
 
 
 def group_advantages(rewards: Tensor | Sequence[Sequence[float]]) -> Tensor:
@@ -204,7 +204,7 @@ def through_head(states: Tensor, head: Tensor, targets: Tensor, temperature: flo
     loss needs another's log-prob, a chunk goes forward and backward before the next, and no logits outlive it.
     """
     logprobs, grad, found = torch.empty(len(states), device=states.device), torch.empty_like(states), []
-    size = max(CHUNK_NUMBERS // len(head), 1)
+    size = max(CHUNK_NUMBERS * (16 if states.is_cuda else 1) // len(head), 1)
     for part in (slice(start, start + size) for start in range(0, len(states), size)):
         target, logits = targets[part, None], F.linear(states[part], head).float().div_(temperature)
         total = logits.logsumexp(1, keepdim=True)
