@@ -296,7 +296,7 @@ def main() -> None:
     parser.add_argument("what", choices=["evalplus", "mutants"])
     parser.add_argument("--part", type=int, default=1, help="only every so many samples")
     parser.add_argument("--functions", type=int, default=30, help="of ULT_Lite, for the sources of mutants")
-    parser.add_argument("--out", help="folder of the verdicts of evalplus; one with a comparison cut short goes on")
+    parser.add_argument("--out", help="folder of the verdicts; a comparison that was cut short goes on there")
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     folder = Path(os.environ.get("CODEA1_DATA") or sys.exit("set CODEA1_DATA to the folder of the benchmark files"))

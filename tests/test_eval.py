@@ -466,7 +466,7 @@ def test_functions_get_the_imports_that_their_benchmark_runs_them_with(data, box
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("argv", [("evalplus", "--part", "40"), ("mutants", "--functions", "12")])
+@pytest.mark.parametrize("argv", [("evalplus", "--part", "20"), ("mutants", "--functions", "12")])
 def test_agreement_with_the_published_tools(data, argv):
     pytest.importorskip("evalplus", reason="the eval extra is not installed")
     pytest.importorskip("cosmic_ray", reason="the eval extra is not installed")
