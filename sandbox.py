@@ -818,7 +818,7 @@ class Worker:
     def __init__(self, settings: dict):
         self.sock, other = socket.socketpair()
         env = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONHASHSEED": str(settings["seed"]), "OMP_NUM_THREADS": "1",
-               "OPENBLAS_NUM_THREADS": "1"}  # fmt: skip
+               "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}  # fmt: skip
         command = [sys.executable, "-s", "-c", START, "--worker", os.path.dirname(os.path.realpath(__file__))]
         self.errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(

@@ -547,7 +547,7 @@ def test_the_worker_of_a_sandbox_is_no_copy_of_the_trainer(box):
     """It is started afresh: no torch, no tasks, no environment of the trainer in it."""
     modules = value(box, "import sys\n", "[m for m in ('torch', 'tasks', 'subprocess') if m in sys.modules]").value
     names = value(box, "import os\n", "list(os.environ)").value
-    known = "PATH LANG LC_CTYPE PYTHONHASHSEED OMP_NUM_THREADS OPENBLAS_NUM_THREADS HOME TMPDIR"
+    known = "PATH LANG LC_CTYPE PYTHONHASHSEED OMP_NUM_THREADS OPENBLAS_NUM_THREADS MALLOC_ARENA_MAX HOME TMPDIR"
     assert modules == [] and set(names) <= set(known.split())
 
 

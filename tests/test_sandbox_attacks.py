@@ -1274,6 +1274,34 @@ def f():
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(abs, range(-3, 3)))
 
+## 100
+import threading, time
+def f():
+    threads = [threading.Thread(target=time.sleep, args=[0.05]) for _ in range(100)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return len(threads)
+
+## [50_000]
+import sys, threading
+sys.setrecursionlimit(10**6)
+threading.stack_size(1 << 27)
+def g(n):
+    return 0 if n == 0 else 1 + g(n - 1)
+def f():
+    out = []
+    t = threading.Thread(target=lambda: out.append(g(50_000)))
+    t.start()
+    t.join()
+    return out
+
+## None
+import os
+def f():
+    return os.sync()
+
 ## 3
 import asyncio
 async def g():
