@@ -2,8 +2,8 @@
 
     pip install 'codea1[eval]'
     export CODEA1_DATA=...                        # folder with HumanEvalPlus.jsonl.gz, MbppPlus.jsonl.gz, ULT_Lite.json
-    python tests/agreement.py evalplus            # 1,100 mixed samples over both sets, half an hour on 2 cores
-    python tests/agreement.py evalplus --part 20  # every 20th of them: about 2 minutes
+    python tests/agreement.py evalplus --out DIR  # 1,100 mixed samples over both sets, 45 minutes on one busy core
+    python tests/agreement.py evalplus --part 20  # every 20th of them
     python tests/agreement.py mutants             # sources of the mutants of 30 functions, verdicts on those of 5
 
 Samples are made from the reference solutions, each kind with a seed of its own: the solution itself, mutants of it, its
