@@ -15,6 +15,7 @@ the peer is also measured against programs with tests of their own.
 import argparse
 import gzip
 import json
+import os
 import random
 import resource
 import subprocess
@@ -96,9 +97,16 @@ class Cost(NamedTuple):
     cpu: float  # ms of CPU time for a program
 
 
-def used() -> float:
-    """CPU seconds of this process, and of all others that it has waited for."""
-    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+def used(box: Sandbox | None = None) -> float:
+    """CPU seconds of this process and of all that it has waited for, and of a sandbox' processes and theirs."""
+    seconds = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    todo = [worker.process.pid for workers in box.idle.values() for worker in workers] if box else []
+    while todo:
+        pid = todo.pop()
+        todo += Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        seconds += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return seconds
 
 
 def fresh(items: list, at_once: int) -> Cost:
@@ -116,17 +124,13 @@ def fresh(items: list, at_once: int) -> Cost:
 
 
 def sandboxed(items: list, workers: int, without: tuple[str, ...] = ()) -> Cost:
-    start, spent = [0.0, 0.0], [0.0, 0.0]
-    for i, programs in enumerate((items[:20], items[:20] + items)):  # the first: what starting costs
-        before = used()
-        with Sandbox(workers=workers, _without=without) as box:
-            box.judge(programs[:20])
-            start[i] = time.perf_counter()
-            verdicts = box.judge(programs[20:])
-            seconds = time.perf_counter() - start[i]
-        spent[i] = used() - before
-        assert all(status is Status.PASS for verdict in verdicts for status in verdict.statuses)
-    return Cost(len(items) / seconds, (spent[1] - spent[0]) / len(items) * 1e3)
+    with Sandbox(workers=workers, _without=without) as box:
+        box.judge(items[:20])
+        start, before = time.perf_counter(), used(box)
+        verdicts = box.judge(items)
+        seconds, cpu = time.perf_counter() - start, used(box) - before
+    assert all(status is Status.PASS for verdict in verdicts for status in verdict.statuses)
+    return Cost(len(items) / seconds, cpu / len(items) * 1e3)
 
 
 def in_turn(rounds: int, *measurements: Callable[[], Cost]) -> list[Cost]:
