@@ -292,7 +292,8 @@ class Layers:
     def __init__(self, memory_mb: int, without: Sequence[str]):
         self.without, self.state, self.enter, steps = without, {}, [], []
         if MACHINE and os.getuid() == 0 and "resource limits" not in without:
-            os.setresuid(65534, -1, -1)  # root may have any number of processes, but for the kernel this is its real id
+            with suppress(OSError):  # root may have any number of processes, by its real id; a container's root may not
+                os.setresuid(65534, -1, -1)
         for name in NAMESPACES:
             self.put_on(f"{name} namespace", self.unshare, name)
         used = [*self.readable(), sys.executable]
