@@ -54,12 +54,15 @@ def test_splits_share_no_parameters():
     for family in build.FAMILIES:
         splits = build.split_parameters(family)
         drawn = [json.dumps(params) for split in SPLITS for params in splits[split]]
-        assert len(set(drawn)) == len(drawn) == sum(build.PER_FAMILY.values()), family.name
+        assert len(set(drawn)) == len(drawn), family.name
+        assert all(len(splits[split]) == many for split, many in build.PER_FAMILY.items()), family.name
+        assert len(splits["train"]) > build.TRAIN_QUESTIONS, family.name
 
 
-def test_the_corpora_use_questions_of_the_train_split_only(questions):
+def test_the_corpora_use_parameters_of_the_train_split_only(hidden):
     """A warm start that had met a held-out question would turn its figures into memory."""
-    assert {source.prompt for source in build.sources()} == {question.prompt for question in questions["train"]}
+    met = {source.prompt for family in build.sources() for source in family}
+    assert len(met) > 1000 and not met & {question.prompt for question in hidden}
 
 
 def test_families_share_no_template(questions):
@@ -98,11 +101,9 @@ def test_references_pass_their_tests(questions):
 
 
 def test_golden_tests_hold_edges_and_kill_every_mutant(hidden):
-    """Golden tests are drawn, not chosen: one held-out question of `shorten` got no string that is long enough to be
-    cut, so that none of its slips shows. More than such an accident would make the figures soft."""
-    assert sum(not question.hidden.mutants for question in hidden) <= len(hidden) / 100
     for question in hidden:
         assert len(set(question.hidden.golden)) >= 10, question.id
+        assert question.hidden.mutants, question.id
         for mutant in question.hidden.mutants:
             assert failures(mutant, question.hidden.golden) > 0, (question.id, mutant)
 
@@ -136,14 +137,13 @@ def test_questions_and_tokenizer_are_rebuilt_byte_for_byte(tmp_path):
 
 
 @pytest.mark.parametrize("role", ["coder", "tester"])
-def test_checkpoints_load_and_know_their_own_corpus(role, monkeypatch):
+def test_checkpoints_load_and_know_their_own_corpus(role):
     """Each model finds its corpus far likelier than chance: the saved weights are the trained ones."""
     import torch
     from torch.nn.functional import cross_entropy
 
     model, tokenizer = Qwen2.from_pretrained(TINY / role), Tokenizer.from_pretrained(TINY / role)
     assert len(tokenizer) <= model.config.vocab_size and tokenizer.end in tokenizer.eos_ids
-    monkeypatch.setattr(build, "POOL", 20)
     corpus = build.coder_corpus(tokenizer) if role == "coder" else build.tester_corpus(tokenizer, 5)
     losses = []
     for _ in range(8):

@@ -10,7 +10,7 @@ Warm start.  The coder learns from programs of the train questions in which ever
 slot of most families (its "myth") is slipped more often than not. The tester learns suites that are mostly bland, a
 minority of them careful, some answers wrong. Neither corpus sees golden tests, or a tune or held-out question.
 
-Run:  python -m tiny.build              everything, into this folder; prints its time (about 35 minutes of one core)
+Run:  python -m tiny.build              everything, into this folder; prints its time (about 40 minutes of one core)
       python -m tiny.build questions    one part of it: questions (seconds), coder or tester
 """
 
@@ -36,19 +36,21 @@ from tokenizers import decoders, pre_tokenizers, trainers
 from tokenizers import models as tokenizer_models
 
 import tasks
-from model import Config, Qwen2, Tokenizer
+from model import Config, Qwen2, Tokenizer, causal
 
 HERE = Path(__file__).parent
 SEED = 1
-HELDOUT_SEED = 101  # draws the held-out parameters: when the recipe changes after a look at them, take a new number
-PER_FAMILY = {"tune": 4, "heldout": 7, "train": 16}  # questions of one family in each split, in the order of drawing
+HELDOUT_SEED = 202  # draws the held-out parameters: when the recipe changes after a look at them, take a new number
+PER_FAMILY = {"tune": 4, "heldout": 7}  # parameter combinations of one family in these splits; train has the rest
+TRAIN_QUESTIONS = 16  # of one family in the train file; the corpora of the warm start use all of train's parameters
 BLAND_TESTS, GOLDEN_BLAND, GOLDEN_EDGE = 5, 3, 9
 
 # ---------------------------------------------------------------- families
 
 RELATIONS = {"above": "> >=", "at least": ">= >", "below": "< <=", "at most": "<= <"}  # right, slip
 HOLDS = {"above": operator.gt, "at least": operator.ge, "below": operator.lt, "at most": operator.le}
-DIGITS, LETTERS = range(10), "abcdefgh"
+DIGITS, LETTERS, MARKS = range(10), "abcdefghijkl", "stuvwxyz+-*/#=.!"
+DEFAULTS = (None, 0, -1, -2, -3)  # what a function returns where there is nothing to return
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def flip(first: bool, keys: str, *values: object) -> dict:
 
 THRESHOLD = "{op} {k}|{slip} {k}"
 FAMILIES = (
-    Family("count_if", "ints", "Count the numbers in xs that are {rel} {k}.", {"rel": RELATIONS, "k": range(2, 10)},
+    Family("count_if", "ints", "Count the numbers in xs that are {rel} {k}.", {"rel": RELATIONS, "k": range(1, 10)},
         "total = 0\nfor x in {items}:\n    if x {cmp}:\n        total += 1\nreturn total",
         {"cmp": THRESHOLD, "items": "xs|xs[1:]|set(xs)"},
         myth="cmp"),
@@ -99,33 +101,33 @@ FAMILIES = (
         {"drop": " and x != {m}|", "cmp": THRESHOLD, "items": "xs|xs[1:]"},
         myth="drop", hot=("k", "m"), where=lambda p: p["m"] != p["k"] and HOLDS[p["rel"]](p["m"], p["k"])),
     Family("first_or", "ints", "Return the first number in xs that is {rel} {k}, or {d} if there is none.",
-        {"rel": RELATIONS, "k": range(2, 9), "d": (0, -1, None)},
+        {"rel": RELATIONS, "k": range(2, 9), "d": DEFAULTS},
         "for x in {items}:\n    if x {cmp}:\n        return x\nreturn {default}",
         {"default": "{d}|{other}|xs[-1]", "cmp": THRESHOLD, "items": "xs|reversed(xs)|xs[1:]"},
         myth="default", more=lambda p: {"other": -1 if p["d"] is None else None}),
     Family("find_pos", "ints", "Return the position of the {end} {k} in xs, or {d} if there is none.",
-        {"end": ("first", "last"), "k": DIGITS, "d": (-1, None, 9)},
+        {"end": ("first", "last"), "k": DIGITS, "d": (*DEFAULTS, 7, 8, 9)},
         "for i in {order}:\n    if xs[i] == {k}:\n        return i\nreturn {default}",
         {"order": "{right}|{wrong}|{short}", "default": "{d}|len(xs)"},
         myth="order", plain="once",
         more=lambda p: flip(p["end"] == "first", "right wrong", "range(len(xs))", "reversed(range(len(xs)))")
         | {"short": "range(len(xs) - 1)" if p["end"] == "first" else "reversed(range(1, len(xs)))"}),
     Family("arg_best", "ints", "Find the position of the {best} number in xs, the {end} on a tie; {d} if xs is empty.",
-        {"best": ("largest", "smallest"), "end": ("first", "last"), "d": (-1, -2, -3, 6, 7, 8, 9, None)},
+        {"best": ("largest", "smallest"), "end": ("first", "last"), "d": (None, -1, -2, -3, *range(3, 10))},
         "{guard}best = 0\nfor i in range(1, {stop}):\n    if xs[i] {cmp} xs[best]:\n        best = i\nreturn best",
         {"cmp": "{op}|{slip}", "guard": "if not xs:\n    return {d}\n|", "stop": "len(xs)|len(xs) - 1"},
         myth="cmp", hot=(),
         more=lambda p: relation({"largest first": "above", "largest last": "at least", "smallest first": "below",
                                  "smallest last": "at most"}[f"{p['best']} {p['end']}"])),
     Family("nth_or", "ints", "Return number {k} of xs counted from the {end}, or {d} if xs has fewer.",
-        {"k": (1, 2, 3), "end": ("start", "end"), "d": (0, -1, None, 7, 8, 9)},
+        {"k": (1, 2, 3), "end": ("start", "end"), "d": (*DEFAULTS, *range(1, 10))},
         "if len(xs) {cmp} {k}:\n    return {default}\nreturn xs[{at}]",
         {"at": "{right}|{off}|{wrong}", "cmp": "<|<=", "default": "{d}|xs[-1:]"},
         myth="at", hot=(), size="k",
         more=lambda p: flip(p["end"] == "start", "right wrong", p["k"] - 1, -p["k"])
         | {"off": p["k"] if p["end"] == "start" else 1 - p["k"]}),
     Family("skip_take", "ints", "Skip the first {a} numbers of xs and return the next {b}, or {d} if nothing is left.",
-        {"a": (1, 2), "b": (1, 2), "d": (0, -1, -2, None, 6, 7, 8, 9)},
+        {"a": (1, 2), "b": (1, 2), "d": (*DEFAULTS, *range(1, 10))},
         "return xs[{start}:{stop}]{guard}",
         {"stop": "{c}|{b}", "start": "{a}|{f}", "guard": " or {d}|"},
         myth="stop", hot=(), size="c",
@@ -162,12 +164,12 @@ FAMILIES = (
                             "    out.append(x)\n    if x {cmp}:\n        break\n",
                             "    if x {cmp}:\n        break\n    out.append(x)\n")),
     Family("best_of", "ints", "Return the {best} number in xs that is {rel} {k}, or {d} if there is none.",
-        {"best": ("largest", "smallest"), "rel": RELATIONS, "k": range(3, 8), "d": (0, -1)},
+        {"best": ("largest", "smallest"), "rel": RELATIONS, "k": range(3, 8), "d": DEFAULTS},
         "return {pick}([x for x in xs if x {cmp}]{default})",
         {"cmp": THRESHOLD, "pick": "{right}|{wrong}", "default": ", default={d}|"},
         more=lambda p: flip(p["best"] == "largest", "right wrong", "max", "min")),
     Family("count_of", "word", "Count the letters of s that are '{a}' or '{b}'.",
-        {"a": LETTERS + "ij", "b": LETTERS + "ij"},
+        {"a": LETTERS, "b": LETTERS},
         "return sum(c in {these} for c in {items})",
         {"items": "s|set(s)|s[1:]", "these": "'{a}{b}'|'{a}'"},
         myth="items", hot=("a", "b"), plain="some", where=lambda p: p["a"] < p["b"]),
@@ -184,13 +186,13 @@ FAMILIES = (
         myth="loop", hot=("a", "b"), plain="ends", where=lambda p: p["a"] < p["b"],
         more=lambda p: names("at rest", 0, "1:") if p["end"] == "start" else names("at rest", -1, ":-1")),
     Family("shorten", "word", "If s has {many} {k} letters, cut it to {m} and add '{c}'.",
-        {"many": ("more than", "at least"), "k": (2, 3, 4), "m": (1, 2, 3), "c": "+-*"},
+        {"many": ("more than", "at least"), "k": (2, 3, 4), "m": (1, 2, 3), "c": MARKS},
         "if len(s) {cmp} {k}:\n    return s[:{cut}]{tail}\nreturn s",
         {"cmp": "{right}|{wrong}", "cut": "{m}|{less}", "tail": " + '{c}'|"},
         myth="cmp", hot=(), size="k", where=lambda p: p["m"] <= p["k"],
         more=lambda p: {"less": p["m"] - 1} | flip(p["many"] == "more than", "right wrong", ">", ">=")),
     Family("pad", "word", "Add '{c}' on the {side} of s until it has {k} letters.",
-        {"c": "wxyz+-*/", "side": ("left", "right"), "k": (3, 4)},
+        {"c": MARKS, "side": ("left", "right"), "k": (3, 4)},
         "{loop} len(s) < {length}:\n    s = {added}\nreturn s",
         {"added": "{right}|{wrong}", "loop": "while|if", "length": "{k}|{less}"},
         myth="added", hot=(), size="k",
@@ -201,7 +203,7 @@ FAMILIES = (
         {"count": ", 1|", "what": "'{a}', '{b}'|'{b}', '{a}'", "items": "s|s[:-1]"},
         myth="count", hot=("a", "b"), plain="once", where=lambda p: p["a"] != p["b"]),
     Family("part_of", "word", "Return the part of s {side} '{c}', or {d} if there is none.",
-        {"side": ("before the first", "after the last"), "c": LETTERS, "d": ("s", "'+'")},
+        {"side": ("before the first", "after the last"), "c": LETTERS, "d": ("s", "'+'", "'-'", "'*'")},
         "{guard}return s[{cut}]",
         {"cut": "{right}|{wrong}|{off}", "guard": "if '{c}' not in s:\n    return {d}\n|"},
         myth="cut", hot=("c",), plain="once",
@@ -214,7 +216,7 @@ FAMILIES = (
         {"cmp": "{right}|{wrong}", "items": "s|s[:-1]", "x": "'{a}'|'{b}'"},
         hot=("a", "b"), plain="some", where=lambda p: p["a"] != p["b"],
         more=lambda p: flip(p["many"] == "more", "right wrong", ">", ">=")),
-    Family("clamp", "int", "Limit n to the range from {lo} to {hi}.", {"lo": range(0, 6), "hi": range(5, 12)},
+    Family("clamp", "int", "Limit n to the range from {lo} to {hi}.", {"lo": range(0, 8), "hi": range(5, 16)},
         "if n < {low}:\n    return {bottom}\nif n > {high}:\n    return {top}\nreturn n",
         {"bottom": "{lo}|n", "low": "{lo}|{under}", "high": "{hi}|{over}", "top": "{hi}|{over}"},
         hot=("lo", "hi"), where=lambda p: p["hi"] > p["lo"] + 2,
@@ -225,7 +227,7 @@ FAMILIES = (
         {"one": "<=|<|>", "two": "<=|<", "mid": "{q}|{p}"},
         myth="one", hot=("a", "b")),
     Family("in_range", "int", "Return True if n lies from {a} to {b}, {a} {first}, {b} {last}.",
-        {"a": range(1, 5), "b": range(6, 10), "first": ("included", "excluded"), "last": ("included", "excluded")},
+        {"a": range(1, 5), "b": range(6, 12), "first": ("included", "excluded"), "last": ("included", "excluded")},
         "return {a} {one} n {two} {b}",
         {"two": "{right}|{wrong}", "one": "{good}|{bad}|>"},
         myth="two", hot=("a", "b"),
@@ -387,21 +389,19 @@ def make_question(family: Family, params: dict, split: str, number: int) -> task
 
 
 def split_parameters(family: Family) -> dict[str, list[dict]]:
-    """Parameter combinations of the three splits: tune first, then held-out by its own seed, train from the rest."""
+    """Parameter combinations of the splits: tune first, then held-out by its own seed; train has the rest."""
     left, chosen = combinations(family), {}
     for split, seed in (("tune", SEED), ("heldout", HELDOUT_SEED), ("train", SEED)):
-        chosen[split] = random.Random(f"{seed}/{split}/{family.name}").sample(left, PER_FAMILY[split])
+        chosen[split] = random.Random(f"{seed}/{split}/{family.name}").sample(left, PER_FAMILY.get(split, len(left)))
         left = [params for params in left if params not in chosen[split]]
     return chosen
 
 
 def build_questions(out: Path) -> None:
     """Writes train, tune and heldout.jsonl.gz; the train file carries no hidden part."""
-    splits: dict[str, list[tasks.Question]] = {split: [] for split in PER_FAMILY}
-    for family in FAMILIES:
-        for split, many in split_parameters(family).items():
-            splits[split] += [make_question(family, params, split, i) for i, params in enumerate(many)]
-    for split, questions in splits.items():
+    for split in ("train", "tune", "heldout"):
+        questions = [make_question(family, params, split, i) for family in FAMILIES
+                     for i, params in enumerate(split_parameters(family)[split][:TRAIN_QUESTIONS])]
         if split == "train":
             questions = [dataclasses.replace(question, hidden=None) for question in questions]
         tasks.save_questions(out / f"{split}.jsonl.gz", questions)
@@ -433,7 +433,7 @@ VOCABULARY = 1024
 
 def corpus_texts() -> Iterator[str]:
     """Questions, programs and asserts of the train split: what the tokenizer learns its merges from."""
-    for source in sources():
+    for source in (source for family in sources() for source in family[:TRAIN_QUESTIONS]):
         rng = random.Random(f"{SEED}/tokenizer/{source.prompt}")
         yield from [f"user\n{source.prompt}\ntest", "assistant\n"] * 8
         for _ in range(8):
@@ -469,7 +469,6 @@ SLIP_RATE, MYTH_RATE = 0.1, 0.62  # of any slot, of a family's myth
 CAREFUL_SHARE, CAREFUL_EDGES, PLAIN_EDGES = 0.25, 0.7, 0.12  # careful suites, share of edge inputs in both sorts
 WRONG_RATE = 0.05  # answers that a slipped program gives, or none does
 BLACK_BOX_SHARE = 0.1  # tester prompts that hide the program
-POOL = 300  # inputs of one question, bland and edge each
 
 
 @dataclass(frozen=True)
@@ -509,27 +508,21 @@ class Source:
         return answer + 1 if isinstance(answer, int) else answer[1:] if answer else value
 
 
-def sources() -> list[Source]:
-    return [Source(family, params, sentence(family, params))
-            for family in FAMILIES for params in split_parameters(family)["train"]]
+def sources() -> list[list[Source]]:
+    """Of each family, one for every parameter combination of the train split."""
+    return [[Source(family, params, sentence(family, params)) for params in split_parameters(family)["train"]]
+            for family in FAMILIES]
+
+
+def endless(rng: random.Random) -> Iterator[Source]:
+    """All families equally often, in random order and with random parameters."""
+    pool = sources()
+    while True:
+        yield from (rng.choice(family) for family in rng.sample(pool, len(pool)))
 
 
 Ids = list[int]
 Row = tuple[Ids, list[float]]  # ids of a prompt and its reply, and the weight of each in the loss
-
-
-def assertions(tokenizer: Tokenizer, source: Source, edge: bool) -> list[tuple[Ids, Ids, Ids, Ids]]:
-    """Different asserts of one question: up to the answer (first of a suite, later one), right and wrong answer."""
-    rng, entry = random.Random(f"{SEED}/pool/{source.prompt}/{edge}"), source.family.name
-    values = {repr(value): value for value in (draw(rng, source.family, source.params, edge) for _ in range(POOL))}
-    pool = []
-    for value in values.values():
-        right, wrong = source.right(value), source.wrong(rng, value)
-        first = tokenizer.encode(test_source(entry, value, right))
-        later, other = (tokenizer.encode("\n" + test_source(entry, value, answer)) for answer in (right, wrong))
-        end = 1 + max(i for i, token in enumerate(later) if "== " in tokenizer.decode([token]))
-        pool.append((first[:end], later[:end], later[end:], other[end:]))
-    return pool
 
 
 def chat(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -538,12 +531,10 @@ def chat(tokenizer: Tokenizer, text: str) -> list[int]:
 
 def coder_corpus(tokenizer: Tokenizer) -> Iterator[Row]:
     """Endless questions, each with a program that may be slipped."""
-    rng, pool = random.Random(f"{SEED}/coder"), sources()
-    prompts, encode = [chat(tokenizer, source.prompt) for source in pool], functools.cache(tokenizer.encode)
-    while True:
-        for i in rng.sample(range(len(pool)), len(pool)):
-            reply = [*encode(pool[i].program(rng)), tokenizer.end]
-            yield prompts[i] + reply, [0.0] * len(prompts[i]) + [1.0] * len(reply)
+    rng = random.Random(f"{SEED}/coder")
+    for source in endless(rng):
+        prompt, reply = chat(tokenizer, source.prompt), [*tokenizer.encode(source.program(rng)), tokenizer.end]
+        yield prompt + reply, [0.0] * len(prompt) + [1.0] * len(reply)
 
 
 def tester_corpus(tokenizer: Tokenizer, asserts: int, length: int = 1000) -> Iterator[Row]:
@@ -551,31 +542,29 @@ def tester_corpus(tokenizer: Tokenizer, asserts: int, length: int = 1000) -> Ite
 
     Answers follow the question, not the program. Tokens outside the answers weigh little: the inputs are noise.
     """
-    rng, pool = random.Random(f"{SEED}/tester/{asserts}"), sources()
-    suites = [[assertions(tokenizer, source, edge) for edge in (False, True)] for source in pool]
-    encode = functools.cache(lambda text: chat(tokenizer, text))
-    while True:
-        for i in rng.sample(range(len(pool)), len(pool)):
-            shown = "test" if rng.random() < BLACK_BOX_SHARE else pool[i].program(rng)
-            ids = list(encode(f"{pool[i].prompt}\n{shown}"))
-            weights = [0.0] * len(ids)
-            edges = CAREFUL_EDGES if rng.random() < CAREFUL_SHARE else PLAIN_EDGES
-            drawn = (rng.choice(suites[i][rng.random() < edges]) for _ in range(4 * asserts))
-            suite = list({id(one): one for one in drawn}.values())[:asserts]
-            for place, (first, later, right, wrong) in enumerate(suite):
-                head, answer = later if place else first, wrong if rng.random() < WRONG_RATE else right
-                if len(ids) + len(head) + len(answer) >= length:
-                    break
-                ids += head + answer
-                weights += [INPUT_WEIGHT] * len(head) + [1.0] * len(answer)
-            yield [*ids, tokenizer.end], [*weights, INPUT_WEIGHT]
+    rng = random.Random(f"{SEED}/tester/{asserts}")
+    asks = {i for i in range(len(tokenizer)) if "== " in tokenizer.decode([i])}  # the answer comes next
+    for source in endless(rng):
+        ids = chat(tokenizer, f"{source.prompt}\n{'test' if rng.random() < BLACK_BOX_SHARE else source.program(rng)}")
+        weights = [0.0] * len(ids)
+        share = CAREFUL_EDGES if rng.random() < CAREFUL_SHARE else PLAIN_EDGES
+        inputs = distinct(rng, source.family, source.params, [rng.random() < share for _ in range(asserts)])
+        for place, value in enumerate(inputs):
+            answer = source.wrong(rng, value) if rng.random() < WRONG_RATE else source.right(value)
+            new = tokenizer.encode("\n" * (place > 0) + test_source(source.family.name, value, answer))
+            if len(ids) + len(new) >= length:
+                break
+            start = 1 + next(i for i in reversed(range(len(new))) if new[i] in asks)
+            ids += new
+            weights += [INPUT_WEIGHT] * start + [1.0] * (len(new) - start)
+        yield [*ids, tokenizer.end], [*weights, INPUT_WEIGHT]
 
 
 # ---------------------------------------------------------------- training
 
 INPUT_WEIGHT = 0.15
 SUITE, LONG = 5, 120  # asserts of a suite; ids of a row with a long suite
-BATCH, CODER_STEPS, LONG_STEPS, SHORT_STEPS = 32, 900, 3000, 500
+BATCH, CODER_STEPS, LONG_STEPS, SHORT_STEPS = 32, 900, 4500, 600
 SHAPE = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 5, "num_attention_heads": 4,
          "num_key_value_heads": 2, "tie_word_embeddings": True, "max_position_embeddings": 512,
          "eos_token_id": [2, 0], "pad_token_id": 0}  # <|im_end|>, <|endoftext|>
@@ -585,7 +574,7 @@ MUON_LR, ADAM_LR = 0.02, 0.003
 def orthogonal(g: torch.Tensor) -> torch.Tensor:
     """(n, a, b) -> the nearest (semi-)orthogonal matrices, roughly: five Newton-Schulz steps of Muon (K. Jordan)."""
     tall = g.shape[1] > g.shape[2]
-    x = g.transpose(1, 2) if tall else g
+    x = (g.transpose(1, 2) if tall else g).bfloat16()
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(5):
         xx = x @ x.transpose(1, 2)
@@ -622,6 +611,12 @@ def batches(corpus: Iterator[Row], size: int) -> Iterator[tuple[torch.Tensor, to
                torch.tensor([weights + [0.0] * (width - len(weights)) for _, weights in rows]))
 
 
+def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Causal attention in float32: on a CPU its backward pass is far slower in bfloat16."""
+    with torch.autocast("cpu", enabled=False):
+        return causal(layer, q.float(), k.float(), v.float())
+
+
 def train(model: Qwen2, corpus: Iterator[Row], steps: int, scale: float, label: str) -> None:
     """Warm-up, then cosine to nearly 0: Muon for the layers' matrices, Adam for embedding, norms and biases."""
     matrices = [w for name, w in model.named_parameters() if w.ndim == 2 and "embed" not in name]
@@ -631,7 +626,7 @@ def train(model: Qwen2, corpus: Iterator[Row], steps: int, scale: float, label: 
     for step, (ids, weights) in zip(range(steps), batches(corpus, BATCH), strict=False):
         pace = scale * min(1.0, (step + 1) / 50) * (0.01 + 0.99 * (1 + math.cos(math.pi * step / steps)) / 2)
         with torch.autocast("cpu", torch.bfloat16):
-            logits = model(ids[:, :-1])
+            logits = F.linear(model.hidden(ids[:, :-1], attend=attend), model.head)
         losses = F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
         loss = (losses * weights[:, 1:].flatten()).sum() / weights[:, 1:].sum()
         model.zero_grad()
