@@ -36,7 +36,7 @@ from tokenizers import decoders, pre_tokenizers, trainers
 from tokenizers import models as tokenizer_models
 
 import tasks
-from model import Config, Qwen2, Tokenizer, causal
+from model import Config, Qwen2, Tokenizer, attention
 
 HERE = Path(__file__).parent
 SEED = 1
@@ -614,7 +614,7 @@ def batches(corpus: Iterator[Row], size: int) -> Iterator[tuple[torch.Tensor, to
 def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     """Causal attention in float32: on a CPU its backward pass is far slower in bfloat16."""
     with torch.autocast("cpu", enabled=False):
-        return causal(layer, q.float(), k.float(), v.float())
+        return attention(layer, q.float(), k.float(), v.float())
 
 
 def train(model: Qwen2, corpus: Iterator[Row], steps: int, scale: float, label: str) -> None:
