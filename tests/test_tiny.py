@@ -5,6 +5,7 @@ Our own programs and asserts are run here as they are: they come from tiny/build
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,18 @@ def test_checkpoints_load_and_know_their_own_corpus(role):
             logits = model(torch.tensor([ids]))[0, :-1]
         losses.append(cross_entropy(logits[reply], torch.tensor(ids[1:])[reply]).item())
     assert sum(losses) / len(losses) < 1.5
+
+
+def test_a_warm_start_of_two_steps_writes_checkpoints_of_the_same_shape(tmp_path, monkeypatch):
+    """The build is run so rarely that it would break unseen."""
+    for name in ("CODER_STEPS", "LONG_STEPS", "SHORT_STEPS"):
+        monkeypatch.setattr(build, name, 2)
+    build.build_coder(tmp_path / "coder")
+    build.build_tester(tmp_path / "tester")
+    for role in ("coder", "tester"):
+        made, shipped = Qwen2.from_pretrained(tmp_path / role), Qwen2.from_pretrained(TINY / role)
+        assert replace(made.config, extra={}) == replace(shipped.config, extra={})
+        assert {n: p.shape for n, p in made.named_parameters()} == {n: p.shape for n, p in shipped.named_parameters()}
 
 
 def test_the_tokenizer_keeps_text_and_single_digits(hidden):

@@ -567,7 +567,7 @@ SUITE, LONG = 5, 120  # asserts of a suite; ids of a row with a long suite
 BATCH, CODER_STEPS, LONG_STEPS, SHORT_STEPS = 32, 900, 4500, 600
 SHAPE = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 5, "num_attention_heads": 4,
          "num_key_value_heads": 2, "tie_word_embeddings": True, "max_position_embeddings": 512,
-         "eos_token_id": [2, 0], "pad_token_id": 0}  # <|im_end|>, <|endoftext|>
+         "eos_token_id": [2, 0], "extra": {"pad_token_id": 0}}  # <|im_end|>, <|endoftext|>
 MUON_LR, ADAM_LR = 0.02, 0.003
 
 
