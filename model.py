@@ -116,6 +116,8 @@ class RMSNorm(nn.RMSNorm):
     """Computes in float32 and keeps half of what the library's keeps for the backward pass: no float32 copy of x."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if torch.is_inference_mode_enabled():
+            return super().forward(x)
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
         return (x * (norm.square() / x.shape[-1] + self.eps).rsqrt()).to(x.dtype) * self.weight
 
@@ -546,7 +548,9 @@ class Sampler:
 
         states = self.model.hidden(token[:, None], length[:, None], attend, layers=self.layers)
         count = length - first
-        ids, logprobs = choose(self.logits_of(states[:, 0]), uniforms(key, count), *self.choice)
+        at_once = 16 if count.device.type == "cpu" else len(count)  # so few that their probabilities fit a CPU's cache
+        parts = zip(*(x.split(at_once) for x in (self.logits_of(states[:, 0]), uniforms(key, count))), strict=True)
+        ids, logprobs = map(torch.cat, zip(*(choose(*part, *self.choice) for part in parts), strict=True))
         token.copy_(ids)
         self.ids[slots, count], self.logprobs[slots, count] = ids, logprobs
         length += ~self.done
