@@ -655,8 +655,10 @@ def given_solutions(path: str, tasks: Sequence[Task]) -> dict[str, list[str]]:
 
 
 def sample_programs(model: str, tasks: Sequence[Task], judge: Judge, args: Namespace, folder: Path) -> list[dict]:
-    """Per task its programs under "solutions", and for each column whether each passes (it and the columns before)."""
+    """Per task its programs under "solutions", and for each column whether each passes (it and the columns before).
 
+    "runs": False where even the reference fails, as it needs what the sandbox refuses (processes, network).
+    """
     given = given_solutions(args.samples, tasks) if getattr(args, "samples", None) else {}
 
     def work(seed: int, part: list[Task]) -> list[dict]:
@@ -666,11 +668,13 @@ def sample_programs(model: str, tasks: Sequence[Task], judge: Judge, args: Names
             texts = ask(model, args, [data.coder_messages(t.question, args.style) for t in part], n, seed)
             groups = [[program_of(t, text) for text in group] for t, group in zip(part, texts, strict=True)]
         verdicts = iter(judge([(t, program) for t, group in zip(part, groups, strict=True) for program in group]))
+        alone = judge([(t, t.question.reference) for t in part if t.kind == "unittest"])
+        runs = [verdict["pass"] for verdict in alone] or [True] * len(part)
         rows = []
-        for group in groups:
+        for group, run in zip(groups, runs, strict=True):
             found = [list(verdict.values()) for verdict in islice(verdicts, len(group))]
             columns = {name: [all(values[: i + 1]) for values in found] for i, name in enumerate(judge.columns)}
-            rows.append({"solutions": group, **columns})
+            rows.append({"solutions": group, **columns, "runs": run})
         return rows
 
     return Journal(folder, args, model=model).complete(tasks, args.batch, work, judge.columns)
@@ -680,7 +684,7 @@ def run_code(args: Namespace) -> None:
     """avg@n and pass@k of a coder's programs, sampled or taken from --samples.
 
     Writes OUT/samples.jsonl, which evalplus.evaluate reads; OUT/tasks.jsonl with the verdicts; OUT/results.json.
-    BigCodeBench tasks whose libraries are not installed are skipped and counted.
+    BigCodeBench tasks whose libraries are not installed, or whose reference fails here, are skipped and counted.
     """
     started, everything = time.monotonic(), load_tasks(args.data, args.limit)
     tasks = [task for task in everything if all(map(find_spec, task.libraries))]
@@ -689,10 +693,13 @@ def run_code(args: Namespace) -> None:
         rows = sample_programs(args.model, tasks, judge, args, Path(args.out))
     samples = [json.dumps({"task_id": row["task_id"], "solution": text}) for row in rows for text in row["solutions"]]
     (Path(args.out) / "samples.jsonl").write_text("\n".join(samples) + "\n")
+    rows = [row for row in rows if row["runs"]]
+    if not rows:
+        raise ValueError("no task is left: the references of all need what the sandbox refuses")
     n = min(len(row["solutions"]) for row in rows)
     scores = {c: {"avg": rate(rows, c), **{f"pass@{k}": percent(pass_at_k(len(row[c]), sum(row[c]), k) for row in rows)
                                            for k in range(1, n + 1)}} for c in judge.columns}
-    finish(args, started, tasks=len(tasks), skipped=len(everything) - len(tasks), n=n, **scores)
+    finish(args, started, tasks=len(rows), skipped=len(everything) - len(rows), n=n, **scores)
 
 
 ANOTHER = "Write another test for `{}`, different from the ones before, that reaches other statements and branches."

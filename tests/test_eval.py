@@ -346,6 +346,19 @@ def test_bigcodebench_samples_are_calibrated_and_missing_libraries_skip_a_task(t
     assert sample["solution"].startswith("import math\ndef task_func(x):\n\n    pass\ndef task_func(x):\n")
 
 
+def test_a_bigcodebench_task_that_needs_what_the_sandbox_refuses_is_skipped(tmp_path, write, models):
+    """No program can pass a task that starts a process: counted as failed, every model's score would be too low."""
+    other = BIG | {"task_id": "BigCodeBench/902", "canonical_solution": "    return os.system('true')\n",
+                   "prompt_wo_doc": "import os\ndef task_func(x):\n"}  # fmt: skip
+    models(lambda chat, seed: "```python\ndef task_func(x):\n    return math.sqrt(x)\n```")
+    argv = ["code", "--model", "m", "-n", "1", "--out", str(tmp_path / "out"), "--data"]
+    result = run(tmp_path, *argv, write("d.jsonl", [BIG, other]))
+    assert (result["tasks"], result["skipped"], result["pass"]["avg"]) == (1, 1, 100.0)
+    shutil.rmtree(tmp_path / "out")
+    with pytest.raises(SystemExit, match="no task is left"):
+        evaluation.main([*argv, write("d.jsonl", [other])])
+
+
 def test_verify_tells_a_broken_benchmark(tmp_path, write, capsys):
     with pytest.raises(SystemExit) as status:
         evaluation.main(["verify", "--data", write("d.jsonl", [DOUBLE, GREET]), "--workers", "1"])
