@@ -30,7 +30,6 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-# ---------------------------------------------------------------- config
 
 @dataclass
 class Config:
@@ -182,10 +181,7 @@ class Qwen2(nn.Module):
 
     def hidden(self, ids: Tensor, positions: Tensor | None = None, attend: Attend = attention,
                checkpointing: bool = False, layers: Sequence[Layer] | None = None) -> Tensor:
-        """(B, T) ids -> (B, T, hidden) states after the final norm.
-
-        checkpointing: keep only each layer's input for the backward pass. layers: default the model's own.
-        """
+        """(B, T) ids -> (B, T, hidden) states after the final norm. checkpointing: keep only each layer's input."""
         positions = torch.arange(ids.shape[1], device=ids.device)[None] if positions is None else positions
         x = self.model.embed_tokens(ids)
         rope = rope_table(positions, self.config, x.dtype)
@@ -331,6 +327,7 @@ def default_system(path: Path) -> str | None:
 
 # ---------------------------------------------------------------- sampling
 
+PREFILL_TOKENS = 4096  # of prompts that run through the model together
 CHECK_EVERY = 4  # decode steps between two looks at which rows have ended
 SHRINK_AT = 0.75  # share in use under which slots (once none waits) and columns of the cache are dropped
 
@@ -466,8 +463,7 @@ class Sampler:
     """One call of `generate`: S slots with a reply each, and the key/value cache that they share.
 
     `refill` puts waiting rows into free slots, `prefill` computes a new prompt's keys and values once for all its rows,
-    `decode` adds tokens to all slots, each of its own length, beyond which the cache is masked. A row starts with its
-    prompt's last token as the next to be decoded.
+    `decode` adds tokens to all slots, each of its own length. A row starts by decoding its prompt's last token.
     """
 
     def __init__(self, model: Qwen2, layers: Sequence[Layer], logits_of: Callable, prompts: Sequence[Sequence[int]],
@@ -478,7 +474,7 @@ class Sampler:
         order = sorted(range(len(prompts)), key=lambda i: (-limits[i], -len(prompts[i])))  # no long row starts last
         self.waiting = deque((i, s) for i in order for s in range(n))
         self.rows: list[tuple[int, int] | None] = [None] * min(slots, len(self.waiting))  # (prompt, sample) in a slot
-        self.latest: tuple = (None, None)  # the last prompt of which a row was started, and what prefill found of it
+        self.latest: dict[int, list[Tensor]] = {}  # what prefill found of the prompt whose other rows may still wait
         size, c = len(self.rows), model.config
         with model.head.device:
             self.ends = torch.tensor(sorted(self.end_ids), dtype=torch.int64)
@@ -508,21 +504,28 @@ class Sampler:
         self.state[:, slots] = state.to(self.state.device)
         self.done[slots] = False
         self.fit(int(self.state[3].max()))
-        for prompt, slots in taken.items():
-            if prompt != self.latest[0]:
-                self.latest = prompt, self.prefill(prompt)
-            for cache, new in zip(self.cache, self.latest[1], strict=True):
-                cache[:, slots, :, :new.shape[2]] = new[:, None]
+        new, size = list(taken), max(PREFILL_TOKENS // int(first.max() + 1), 1)
+        for wave in (new[i:i + size] for i in range(0, len(new), size)):
+            known = self.latest | self.prefill([prompt for prompt in wave if prompt not in self.latest])
+            for prompt in wave:
+                for cache, found in zip(self.cache, known[prompt], strict=True):
+                    cache[:, taken[prompt], :, :found.shape[2]] = found[:, None]
+            self.latest = {wave[-1]: known[wave[-1]]}
 
-    def prefill(self, prompt: int) -> list[Tensor]:
-        """Keys and values (2, K, T, D) of each layer for a prompt less its last token."""
-        ids, found = torch.tensor([self.prompts[prompt][:-1]], dtype=torch.int64, device=self.state.device), []
+    def prefill(self, prompts: list[int]) -> dict[int, list[Tensor]]:
+        """Keys and values (2, K, T, D) of each layer, for each prompt less its last token; all run in one row."""
+        ids, found = [self.prompts[prompt][:-1] for prompt in prompts], {prompt: [] for prompt in prompts}
+        counts, device = list(map(len, ids)), self.state.device
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            found.append(torch.cat((k, v)).transpose(1, 2))
-            return attention(layer, q, k, v) if ids.numel() else q
+            parts = list(zip(*(x.split(counts, 1) for x in (q, k, v)), strict=True))
+            for prompt, (_, keys, values) in zip(prompts, parts, strict=True):
+                found[prompt].append(torch.cat((keys, values)).transpose(1, 2))
+            return torch.cat([attention(layer, *part) if part[0].numel() else part[0] for part in parts], 1)
 
-        self.model.hidden(ids, attend=attend, layers=self.layers)
+        if prompts:
+            row, positions = torch.tensor([i for x in ids for i in x]), torch.cat([torch.arange(n) for n in counts])
+            self.model.hidden(row.long()[None].to(device), positions[None].to(device), attend, layers=self.layers)
         return found
 
     def decode(self, steps: int) -> None:
@@ -585,11 +588,8 @@ class Sampler:
 
 
 def cached_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """One query per row: q (S, 1, H, D), k and v (S, K, C, D), bias (S, 1, 1, C) -> (S, 1, H, D).
-
-    Heads that share keys stand beside each other as queries, so that keys are read once for all of them.
-    """
-    q = q[:, 0].unflatten(1, (k.shape[1], -1))  # (S, K, H/K, D)
+    """One query per row: q (S, 1, H, D), k and v (S, K, C, D), bias (S, 1, 1, C) -> (S, 1, H, D)."""
+    q = q[:, 0].unflatten(1, (k.shape[1], -1))  # (S, K, H/K, D): heads that share keys, beside each other as queries
     if q.is_cuda:
         out = F.scaled_dot_product_attention(q, k, v, bias.expand(-1, k.shape[1], q.shape[2], -1))
     else:

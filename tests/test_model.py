@@ -143,9 +143,9 @@ def test_rows_do_not_depend_on_their_company(temperature):
 def test_a_prompt_is_prefilled_once_however_its_samples_are_spread(monkeypatch):
     seen, prefill = [], Sampler.prefill
 
-    def counted(self, prompt):
-        seen.append(prompt)
-        return prefill(self, prompt)
+    def counted(self, prompts):
+        seen.extend(prompts)
+        return prefill(self, prompts)
 
     monkeypatch.setattr(Sampler, "prefill", counted)
     model, prompts = tiny(), ragged(3, 9)
