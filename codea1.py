@@ -41,7 +41,7 @@ from eval import evaluate_coder, evaluate_tester
 from grpo import Group, Policy, UpdateStats, group_advantages
 from mistake_book import MistakeBook
 from model import Config as ModelConfig
-from model import Qwen2, Sample, Tokenizer, generate
+from model import Qwen2, Sample, Tokenizer, generate, read_json
 from sandbox import Sandbox, SandboxError, Status
 from tasks import (
     Question,
@@ -51,6 +51,7 @@ from tasks import (
     holds,
     load_questions,
     make_solution,
+    parse_assert,
     relabel,
     tester_messages,
 )
@@ -98,7 +99,8 @@ class Config:
                                 "it with the ground truth's answer, or not", "relabel", "drop")
     coder_lr: float = option(1e-6, "peak learning rate of the coder")
     tester_lr: float = option(1e-6, "peak learning rate of the tester")
-    warmup: int = option(10, "steps in which the learning rate rises, before its cosine to 0; 0: none")
+    warmup: int = option(10, "steps in which the learning rate rises, before its cosine to 0; 0: none. In the tiny "
+                         "preset less than --steps by itself")
     weight_decay: float = option(0.1, "AdamW's, on all weights; 0: none")
     max_grad_norm: float = option(1.0, "gradients are scaled down to this norm")
     coder_minibatches: int = option(2, "optimiser steps of the coder per training step")
@@ -184,15 +186,22 @@ def make_config(given: dict) -> Config:
     if preset not in PRESETS:
         raise ValueError(f"--preset is {preset!r}: there are {' and '.join(PRESETS)}")
     cfg = Config(**{**PRESETS[preset], **given, "preset": preset})
+    if preset == "tiny" and "warmup" not in given:  # a short look at the embedded default needs no other flag
+        cfg = dataclasses.replace(cfg, warmup=min(cfg.warmup, max(cfg.steps - 1, 0)))
     if not cfg.coder or not cfg.questions:
         raise ValueError("the paper preset needs --coder DIR and --questions FILE (and --tester DIR for another start "
                          "model); without any of them `codea1` runs the embedded default")
+    name = cfg.name or time.strftime(f"{preset}-%Y%m%d-%H%M%S")
+    return choose_device(dataclasses.replace(cfg, name=name, tester=cfg.tester or cfg.coder))
+
+
+def choose_device(cfg: Config) -> Config:
+    """The settings with "auto" resolved in device and dtype; ValueError for a device that is not there."""
     device = cfg.device if cfg.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     if device != "cpu" and not (device.partition(":")[0] == "cuda" and torch.cuda.is_available()):
         raise ValueError(f"--device is {device!r}: it is cpu, or cuda (cuda:1, ...) where torch finds a GPU")
     dtype = cfg.dtype if cfg.dtype != "auto" else "bfloat16" if device.startswith("cuda") else "float32"
-    name = cfg.name or time.strftime(f"{preset}-%Y%m%d-%H%M%S")
-    return dataclasses.replace(cfg, device=device, dtype=dtype, name=name, tester=cfg.tester or cfg.coder)
+    return dataclasses.replace(cfg, device=device, dtype=dtype)
 
 
 def check_config(cfg: Config, n_questions: int) -> Config:
@@ -349,6 +358,7 @@ class Rewards:
 
     coder: list[float]  # (M,)
     tester: list[list[float]]  # (M, N)
+    whole: list[bool]  # (M,) whether all tests of the program ran: else its suites differ by their order alone
     loads: list[bool]  # (M,)
     r_val: list[float]  # one per suite
     r_adv: list[float]  # one per suite
@@ -393,7 +403,7 @@ def reward_tester(n_valid: int, n_invalid: int, new: Sequence[Status], history: 
 
 def score(e: Execution, k: int, alpha: float) -> Rewards:
     """Step 6 for one question. A program that does not load earns 0, and so do its suites."""
-    coder, tester, r_val, r_adv, pass_new, pass_hist = [], [], [], [], [], []
+    coder, tester, whole, r_val, r_adv, pass_new, pass_hist = [], [], [], [], [], [], []
     for suites, loads, status in zip(e.suites, e.loads, e.status, strict=True):
         new = [[status[t] for t in suite.tests] for suite in suites]
         hist = [status[t] for t in e.history]
@@ -401,19 +411,20 @@ def score(e: Execution, k: int, alpha: float) -> Rewards:
         parts = [reward_tester(len(suite.tests), suite.n_invalid, s, hist, k, alpha) if loads else (0.0, 0.0, 0.0)
                  for suite, s in zip(suites, new, strict=True)]
         tester.append([r for r, _, _ in parts])
+        whole.append(Status.NOT_RUN not in status.values())
         r_val += [v for _, v, _ in parts]
         r_adv += [a for _, _, a in parts]
         if loads:
             pass_new += [rate(s, PASSED) for s in new if s]
             pass_hist += [rate(hist, PASSED)] if hist else []
-    return Rewards(coder, tester, list(e.loads), r_val, r_adv, pass_new, pass_hist)
+    return Rewards(coder, tester, whole, list(e.loads), r_val, r_adv, pass_new, pass_hist)
 
 
 def score_golden(box: Sandbox, question: Question, programs: list[str]) -> Rewards:
     """The golden baseline: R_C is the share of the question's own tests that the program passes; there is no tester."""
     verdicts = box.judge([(p, question.entry_point, list(question.tests)) for p in programs])
     coder = [reward_coder(v.loads, [v.statuses], []) for v in verdicts]
-    return Rewards(coder, [[] for _ in programs], [v.loads for v in verdicts], [], [], coder, [])
+    return Rewards(coder, [[] for _ in programs], [], [v.loads for v in verdicts], [], [], coder, [])
 
 
 def update_book(book: MistakeBook, question: Question, e: Execution) -> tuple[int, int]:
@@ -505,20 +516,31 @@ def memory_bytes(n_coder: int, n_tester: int, compute_bytes: int, offload: bool,
     return total if offload else total + smaller * state
 
 
+def activation_bytes(c: ModelConfig, tokens: int, compute_bytes: int, checkpointing: bool) -> int:
+    """Bytes that a forward pass over `tokens` keeps for its backward pass: 53 (in bfloat16, measured: see Policy) per
+    token, layer and unit of the hidden size; with checkpointing those of one layer, and the inputs of all."""
+    unit = tokens * c.hidden_size * compute_bytes // 2
+    return 53 * unit + 2 * unit * c.num_hidden_layers if checkpointing else 53 * unit * c.num_hidden_layers
+
+
 def check_memory(cfg: Config) -> None:
-    """On a GPU: a run whose weights and optimiser state alone do not fit is refused before anything is loaded."""
+    """On a GPU: a run whose weights, optimiser state and activations do not fit is refused before any is loaded."""
     if not cfg.device.startswith("cuda"):
         return
+    paths, width = [cfg.coder, cfg.tester] if has_tester(cfg) else [cfg.coder], 4 if cfg.dtype == "float32" else 2
+    configs = [ModelConfig.from_dict(read_json(Path(path) / "config.json")) for path in paths]
     with torch.device("meta"):
-        sizes = [sum(p.numel() for p in Qwen2(ModelConfig.from_pretrained(path)).parameters())
-                 for path in ([cfg.coder, cfg.tester] if has_tester(cfg) else [cfg.coder])]
+        sizes = [sum(p.numel() for p in Qwen2(c).parameters()) for c in configs]
     references = 0 if cfg.kl_coef == 0 else 1 if same_start(cfg) else len(sizes)
-    need = memory_bytes(sizes[0], sum(sizes[1:]), 4 if cfg.dtype == "float32" else 2, cfg.offload, references) / 2**30
+    state = memory_bytes(sizes[0], sum(sizes[1:]), width, cfg.offload, references) / 2**30
+    passing = max(activation_bytes(c, cfg.micro_tokens, width, cfg.checkpointing) for c in configs) / 2**30
     have = torch.cuda.get_device_properties(cfg.device).total_memory / 2**30
-    if need > 0.92 * have:
-        raise ValueError(f"{' + '.join(f'{n / 1e9:.2f}' for n in sizes)} billion parameters need {need:.0f} GiB of "
-                         f"weights, gradients and optimiser state, before activations and cache; {cfg.device} has "
-                         f"{have:.0f} GiB. Use smaller models{'' if cfg.offload else ', or --offload'}")
+    if state + passing > 0.92 * have:
+        flags = ["--checkpointing"] * (not cfg.checkpointing) + ["--offload"] * (not cfg.offload)
+        raise ValueError(f"{' + '.join(f'{n / 1e9:.2f}' for n in sizes)} billion parameters need {state:.0f} GiB of "
+                         f"weights, gradients and optimiser state, and {passing:.0f} GiB of activations for "
+                         f"--micro-tokens {cfg.micro_tokens}; {cfg.device} has {have:.0f} GiB. There are "
+                         f"{', '.join([*flags, 'smaller --micro-tokens'])} and smaller models")
 
 
 @dataclass
@@ -530,16 +552,21 @@ class Run:
     questions: list[Question]
     players: dict[str, Player]
     book: MistakeBook
+    held: dict[str, list[Question]]  # "eval": evaluated on the way; "final": before and after
     step: int = 0
     box: Sandbox | None = None
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2 * (os.cpu_count() or 1)))
 
 
-def write_json(path: Path, value: object) -> None:
+def write_text(path: Path, text: str) -> None:
     """Write all of it or nothing: a reader never sees half a file."""
     part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    part.write_text(text, encoding="utf-8")
     os.replace(part, path)
+
+
+def write_json(path: Path, value: object) -> None:
+    write_text(path, json.dumps(value, indent=1) + "\n")
 
 
 def append_json(path: Path, *rows: dict) -> None:
@@ -552,7 +579,7 @@ def keep_lines(path: Path, step: int) -> None:
     """Drop what a log says of steps after `step` (they will be run again), and a last line that was cut."""
     if path.exists():
         whole = [text for text in path.read_text(encoding="utf-8").splitlines(keepends=True) if text.endswith("\n")]
-        path.write_text("".join(text for text in whole if json.loads(text)["step"] <= step), encoding="utf-8")
+        write_text(path, "".join(text for text in whole if json.loads(text)["step"] <= step))
 
 
 def fingerprint(model: Qwen2) -> str:
@@ -562,6 +589,13 @@ def fingerprint(model: Qwen2) -> str:
         digest.update(f"{name}{tuple(p.shape)}".encode())
         digest.update(p.detach().flatten()[:64].float().cpu().numpy().tobytes())
     return digest.hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Make the disk have what was written to a file, or renamed in a folder."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.close(fd)
 
 
 def save_checkpoint(run: Run) -> None:
@@ -582,11 +616,11 @@ def save_checkpoint(run: Run) -> None:
     files = {str(f.relative_to(part)): f.stat().st_size for f in sorted(part.rglob("*")) if f.is_file()}
     weights = {role: fingerprint(player.policy.model) for role, player in run.players.items()}
     write_json(part / "manifest.json", {"step": run.step, "weights": weights, "files": files})
-    for f in [part / name for name in [*files, "manifest.json"]]:
-        with open(f, "rb") as opened:
-            os.fsync(opened.fileno())
+    for name in [*files, "manifest.json"]:
+        sync(part / name)
     shutil.rmtree(final, ignore_errors=True)
     os.replace(part, final)
+    sync(final.parent)
     if run.cfg.keep_checkpoints:
         for old in sorted(final.parent.glob("step_??????"))[:-run.cfg.keep_checkpoints]:
             shutil.rmtree(old)
@@ -629,14 +663,14 @@ def resume_config(path: Path, given: dict) -> Config:
     if not (path / "config.json").exists():
         raise ValueError(f"{path} holds no run: there is no config.json in it")
     saved = json.loads((path / "config.json").read_text())
-    cfg = Config(**{f.name: saved[f.name] for f in dataclasses.fields(Config)})
+    cfg = Config(**{f.name: saved.get(f.name, f.default) for f in dataclasses.fields(Config)})
     for name, value in given.items():
         flag, was = "--" + name.replace("_", "-"), getattr(cfg, name)
         if value != was and name not in ON_RESUME:
             raise ValueError(f"{flag} was {was!r}, now {value!r}: a resumed run keeps its settings; start a new run")
         if value != was:
             print(f"resumed with {flag} {value!r} instead of {was!r}", file=sys.stderr)
-    return dataclasses.replace(cfg, **given, out=str(path.parent), name=path.name)
+    return choose_device(dataclasses.replace(cfg, **{**given, "out": str(path.parent), "name": path.name}))
 
 
 def check_resumed(run: Run) -> None:
@@ -786,7 +820,7 @@ def train(run: Run, stop: Stop) -> None:
     """The steps that are left, each numbered as in the paper."""
     cfg, book, box = run.cfg, run.book, run.box
     coder, tester = run.players["coder"], run.players.get("tester", run.players["coder"])
-    held = load_questions(cfg.eval_questions) if cfg.eval_questions and cfg.eval_every else []
+    held = run.held["eval"] if cfg.eval_every else []
     steps = range(run.step + 1, cfg.steps + 1)
     for step in tqdm(steps, initial=run.step, total=cfg.steps, desc=cfg.name, unit="step", disable=None):
         clock = Clock()
@@ -827,7 +861,8 @@ def train(run: Run, stop: Stop) -> None:
             row |= {"book_size": len(book), "book_added": sum(added for added, _ in changes),
                     "book_removed": sum(removed for _, removed in changes)}
             # 8. TopVar; 9. advantages of the tester
-            chosen = [topvar(r.tester, cfg.topvar) for r in rewards]
+            chosen = [topvar([t if ran else [] for t, ran in zip(r.tester, r.whole, strict=True)], cfg.topvar)
+                      for r in rewards]
             row |= {"left_out": sum(not c for c in chosen), "skipped_prompts": sum(not s for x in suites for s in x)}
             groups = [[make_group(tester_prompts[q][m], suites[q][m], rewards[q].tester[m]) for m in chosen[q]]
                       for q in range(len(batch))]
@@ -866,14 +901,35 @@ def train(run: Run, stop: Stop) -> None:
 
 
 def usable_questions(cfg: Config) -> list[Question]:
-    """The questions whose prompt fits; the others are skipped, and counted aloud."""
+    """The questions whose prompt fits, for `--reward golden` with their tests that are understood (at least one); the
+    others are skipped, and counted aloud."""
     tokenizer, questions = Tokenizer.from_pretrained(cfg.coder), load_questions(cfg.questions)
     fits = [q for q in questions
             if len(tokenizer.encode_chat(coder_messages(q, cfg.prompt_style))) <= cfg.coder_prompt_limit]
     if len(fits) < len(questions):
         print(f"{len(questions) - len(fits)} of {len(questions)} questions skipped: their prompt is over "
               f"{cfg.coder_prompt_limit} tokens (--coder-prompt-limit)", file=sys.stderr)
-    return fits
+    if cfg.reward != "golden":
+        return fits
+    known = [dataclasses.replace(q, tests=tuple(t for t in q.tests if parse_assert(t, q.entry_point))) for q in fits]
+    lost = sum(len(q.tests) for q in fits) - sum(len(q.tests) for q in known)
+    tested = [q for q in known if q.tests]
+    if lost or len(tested) < len(fits):
+        print(f"--reward golden: {lost} tests are of a form that is not understood and left out, "
+              f"{len(fits) - len(tested)} questions without a test are skipped", file=sys.stderr)
+    return tested
+
+
+def evaluation_questions(path: str) -> list[Question]:
+    """The questions of a file that have golden tests; the others are skipped, and counted aloud."""
+    questions = load_questions(path) if path else []
+    golden = [q for q in questions if (q.hidden.golden if q.hidden else q.tests)]
+    if len(golden) < len(questions):
+        print(f"{path}: {len(questions) - len(golden)} of {len(questions)} questions have no golden tests and are "
+              "skipped", file=sys.stderr)
+    if questions and not golden:
+        raise ValueError(f"{path} has no question with golden tests: it cannot be evaluated on")
+    return golden
 
 
 def open_run(given: dict, resume: str) -> Run:
@@ -884,10 +940,13 @@ def open_run(given: dict, resume: str) -> Run:
         raise ValueError(f"{path} holds a run already: give another --name, or go on with it by --resume {path}")
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
+    if given.get("tester") and not has_tester(cfg):
+        print("--tester is not used: in --self-play and with --reward golden there is the coder alone", file=sys.stderr)
     check_memory(cfg)
     questions = usable_questions(cfg)
     cfg = check_config(cfg, len(questions))
-    run = Run(path, cfg, questions, load_players(cfg), MistakeBook(cfg.book_capacity))
+    held = {"eval": evaluation_questions(cfg.eval_questions), "final": evaluation_questions(cfg.final_questions)}
+    run = Run(path, cfg, questions, load_players(cfg), MistakeBook(cfg.book_capacity), held)
     if not resume:
         path.mkdir(parents=True, exist_ok=True)
         write_json(path / "config.json", describe(cfg, run.players))
@@ -903,13 +962,13 @@ def open_run(given: dict, resume: str) -> Run:
 
 def work(run: Run, stop: Stop) -> None:
     """Evaluate, train, evaluate; Ctrl-C on the way saves."""
-    held, start = load_questions(run.cfg.final_questions) if run.cfg.final_questions else [], run.path / "start.json"
+    held, start = run.held["final"], run.path / "start.json"
     if held and not start.exists():
         print(f"evaluating the start models on {len(held)} held-out questions", file=sys.stderr)
         write_json(start, evaluate(run, held))
     try:
         train(run, stop)
-    except KeyboardInterrupt:
+    except BaseException:  # Ctrl-C, and whatever else ends a run while nothing of it is half changed
         run.pool.shutdown(wait=False, cancel_futures=True)
         if not stop.busy and not (run.path / "checkpoints" / f"step_{run.step:06d}").exists():
             save_checkpoint(run)
@@ -943,8 +1002,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with run.box, Stop() as stop:
             work(run, stop)
-    except KeyboardInterrupt:
+    except BaseException as error:
         print(f"\nstopped after step {run.step}; go on with: codea1 --resume {run.path}", file=sys.stderr)
+        if not isinstance(error, KeyboardInterrupt):
+            raise
         return 130
     return 0
 

@@ -2,7 +2,9 @@
 
 import dataclasses
 import itertools
+import json
 import statistics
+import types
 
 import pytest
 
@@ -179,6 +181,13 @@ def test_naming_a_checkpoint_selects_the_papers_settings():
     assert make_config({"coder": "C", "preset": "tiny"}).preset == "tiny"
 
 
+def test_the_embedded_default_runs_for_any_number_of_steps():
+    assert [make_config({"steps": n}).warmup for n in (1, 3, 90)] == [0, 2, 5]
+    assert check_config(make_config({"steps": 1}), 384).steps == 1
+    with pytest.raises(ValueError, match="--warmup below 3"):
+        check_config(make_config({"steps": 3, "warmup": 3}), 384)
+
+
 def test_settings_that_cannot_work_say_what_to_set():
     cfg = Config(coder="C", questions="F", batch_questions=4)
     with pytest.raises(ValueError, match="--batch-questions to at most 3"):
@@ -208,6 +217,41 @@ def test_every_number_among_the_settings_has_bounds():
 def test_a_device_that_is_not_there_is_refused_by_name():
     with pytest.raises(ValueError, match="--device is 'tpu'"):
         make_config({"device": "tpu"})
+
+
+QWEN = {  # size: hidden, layers, heads, kv heads, MLP, rows, tied
+    "1.5B": (1536, 28, 12, 2, 8960, 151936, True), "3B": (2048, 36, 16, 2, 11008, 151936, True),
+    "7B": (3584, 28, 28, 4, 18944, 152064, False)}
+
+
+@pytest.mark.parametrize("size, flags, gib, refused", [
+    ("1.5B", {}, 80, "55 GiB .* 35 GiB .* --checkpointing, --offload"), ("1.5B", {"checkpointing": True}, 80, None),
+    ("3B", {"checkpointing": True}, 80, "There are --offload"),
+    ("3B", {"checkpointing": True, "offload": True}, 80, None),
+    ("7B", {"checkpointing": True, "offload": True}, 141, "7.62 . 7.62 billion parameters need 156 GiB")])
+def test_what_does_not_fit_on_a_gpu_is_refused_with_its_sum(size, flags, gib, refused, tmp_path, monkeypatch):
+    hidden, layers, heads, kv, inner, rows, tied = QWEN[size]
+    (tmp_path / "config.json").write_text(json.dumps({
+        "model_type": "qwen2", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": kv, "intermediate_size": inner, "vocab_size": rows, "tie_word_embeddings": tied}))
+    card = types.SimpleNamespace(total_memory=gib << 30)
+    monkeypatch.setattr(codea1.torch.cuda, "get_device_properties", lambda device: card)
+    cfg = Config(coder=str(tmp_path), tester=str(tmp_path), questions="F", device="cuda", dtype="bfloat16", **flags)
+    if refused is None:
+        return codea1.check_memory(cfg)
+    with pytest.raises(ValueError, match=refused):
+        codea1.check_memory(cfg)
+
+
+def test_suites_that_did_not_all_run_do_not_train_the_tester():
+    """A program that hangs on everything is given up after some calls: its suites differ by their order alone, and
+    TopVar would take it for the program to learn from."""
+    tests = [Test(f"inc({i})", str(i + 1)) for i in range(4)]
+    suites = [Suite(tuple(tests[:2]), 0), Suite(tuple(tests[2:]), 0)]
+    hangs = dict(zip(tests, (T, T, N, N), strict=True))
+    fails = dict(zip(tests, (F, F, P, P), strict=True))
+    rewards = score(Execution([suites, suites], [], [], [True, True], [hangs, fails]), 2, 0.5)
+    assert rewards.tester[0] == rewards.tester[1] and rewards.whole == [False, True]
 
 
 def test_steps_follow_from_the_epochs_and_drop_the_last_incomplete_batch():

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -220,6 +221,52 @@ def test_a_player_of_another_step_is_refused(whole, tmp_path, capsys):
     assert (last / "tester.pt").stat().st_size == json.loads((last / "manifest.json").read_text())["files"]["tester.pt"]
     assert codea1.main(["--resume", str(path)]) == 2
     assert "tester.pt is not the tester that was saved there" in capsys.readouterr().err
+
+
+def test_a_fault_on_the_way_loses_no_step(small, tmp_path, monkeypatch, capsys):
+    """A run that died of an error, and not of Ctrl-C, lost everything since its last checkpoint."""
+    real, steps = codea1.sample_suites, []
+
+    def fails_in_the_third_step(*args):
+        steps.append(1)
+        if len(steps) == 3:
+            raise MemoryError("out of memory")
+        return real(*args)
+
+    monkeypatch.setattr(codea1, "sample_suites", fails_in_the_third_step)
+    with pytest.raises(MemoryError):
+        run(tmp_path, [*small, "--save-every", "0"])
+    assert codea1.newest_checkpoint(tmp_path / "run").name == "step_000002"
+    assert "stopped after step 2; go on with: codea1 --resume" in capsys.readouterr().err
+
+
+def test_flags_that_a_run_has_already_may_be_given_again_on_resume(whole, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    cfg = codea1.resume_config(path, {"name": "run", "programs": 3, "device": "auto"})
+    assert (cfg.out, cfg.name, cfg.programs, cfg.device != "auto") == (str(tmp_path), "run", 3, True)
+
+
+def test_questions_without_golden_tests_are_not_evaluated_on(tmp_path, capsys):
+    """The run stopped at its first evaluation, many steps later."""
+    bare = [replace(q, tests=(), hidden=None) for q in load_questions(ROOT / "tiny/train.jsonl.gz")[:3]]
+    full = load_questions(ROOT / "tiny/tune.jsonl.gz")[:2]
+    save_questions(tmp_path / "mixed.jsonl", [*bare, *full])
+    assert codea1.evaluation_questions(str(tmp_path / "mixed.jsonl")) == full
+    assert "3 of 5 questions have no golden tests" in capsys.readouterr().err
+    save_questions(tmp_path / "bare.jsonl", bare)
+    assert codea1.main([*SMALL, "--eval-questions", str(tmp_path / "bare.jsonl"), "--out", str(tmp_path)]) == 2
+    assert "has no question with golden tests" in capsys.readouterr().err
+
+
+def test_golden_reward_counts_no_test_that_nothing_can_pass(tmp_path, capsys):
+    """A test of a form that is not understood was an error for every program, so that none could earn it all."""
+    first, second, *_ = load_questions(ROOT / "tiny/train.jsonl.gz")
+    odd = "assert " + first.entry_point + "([1]) > 2"
+    save_questions(tmp_path / "q.jsonl", [replace(first, tests=(*first.tests, odd)), replace(second, tests=(odd,))])
+    cfg = codea1.make_config({"questions": str(tmp_path / "q.jsonl"), "preset": "tiny", "reward": "golden"})
+    assert [q.tests for q in codea1.usable_questions(cfg)] == [first.tests]
+    assert "2 tests are of a form that is not understood" in capsys.readouterr().err
 
 
 def test_an_incomplete_checkpoint_is_skipped_aloud(whole, tmp_path, capsys):
