@@ -18,7 +18,7 @@ import re
 import symtable
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache, reduce
 from itertools import chain
@@ -505,6 +505,65 @@ def _behind(prompt: str, program: str, entry_point: str) -> str:
     futures = [node.end_lineno for node in _parse(program).body if getattr(node, "module", "") == "__future__"]
     start = max(futures, default=0)  # `from __future__` has to stay first
     return "\n".join([*lines[:start], *front, *lines[start:]])
+
+
+# ---- one call in many spellings ----
+def call_key(call: str, reference: str) -> Hashable:
+    """The same for calls with equal arguments: a tester could assert one breaking call K times over, in K spellings.
+
+    Spellings: by position or by name, in any order, a default written out, 1.0 or True for 1, a range for the list of
+    its items. Parameters and defaults are those of the last `def` of that name at the top level of `reference`; what
+    has no parameter there counts by position or by name, as written. What is no such call is its own key. Nothing is
+    executed, and nothing is raised.
+    """
+    try:
+        node, scope = ast.parse(call[: 2 * MAX_SOURCE], "<reply>", "eval").body, Scope(dict(BUILTINS))
+        names, defaults = _parameters(reference, node.func.id)
+        given = [(names[i] if i < len(names) else f"*{i}", arg) for i, arg in enumerate(node.args)]
+        given += [(item.arg, item.value) for item in node.keywords]
+        if len({name for name, _ in given} - {None}) < len(given) or any(type(arg) is ast.Starred for _, arg in given):
+            return call
+        keys = {name: _argument_key(arg, scope) for name, arg in given}
+        return (node.func.id, *sorted((name, key) for name, key in keys.items() if defaults.get(name) != key))
+    except (SyntaxError, *FAULTS):
+        return call
+
+
+@lru_cache(maxsize=1024)
+def _parameters(program: str, name: str) -> tuple[list[str], dict[str, str]]:
+    """Of the last `def` of that name: the parameters that take positions, and the keys of defaults by parameter."""
+    body = getattr(_parse(program), "body", [])
+    found = [node.args for node in body if isinstance(node, DEFINITIONS[:2]) and node.name == name]
+    if not found:
+        return [], {}
+    own, names = found[-1], [item.arg for item in found[-1].posonlyargs + found[-1].args]
+    defaults = dict(zip(reversed(names), reversed(own.defaults), strict=False))
+    defaults |= zip([item.arg for item in own.kwonlyargs], own.kw_defaults, strict=True)
+    return names, {name: _argument_key(node, Scope(dict(BUILTINS))) for name, node in defaults.items() if node}
+
+
+def _argument_key(node: ast.expr, scope: Scope) -> str:
+    """One text for arguments that are equal; an expression without a value here has its own."""
+    try:
+        value = scope.value(node)
+        if type(value) is range and len(value) < scope.budget // 50:
+            scope.budget -= 50 * len(value)
+            value = list(value)
+        return repr(value) if type(value) is range else to_source(_same(value))
+    except FAULTS:
+        return ast.unparse(node)
+
+
+def _same(value: Any) -> Any:
+    """One value, with one source, for all plain values that are equal to it."""
+    kind = type(value)
+    if kind is complex and value.imag:
+        return value + 0j  # without -0.0
+    if kind in NUMBERS:
+        return int(value.real) if value.real % 1 == 0 else value.real
+    if kind is dict:
+        return dict(sorted(((_same(k), _same(v)) for k, v in value.items()), key=to_source))
+    return kind(map(_same, value)) if kind in SETS | SEQUENCES else value
 
 
 # ---- files ----

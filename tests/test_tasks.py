@@ -17,6 +17,7 @@ from tasks import (
     Hidden,
     Question,
     Test,
+    call_key,
     coder_messages,
     equal,
     extract_program,
@@ -587,6 +588,57 @@ def test_asserts_are_read_from_python_blocks_or_from_a_reply_without_blocks():
         "I assert f(1) == 2",
     ):
         assert extract_tests(reply, "f", 9) == []
+
+
+MANY = "import math\ndef f(x): pass\ndef f(a, b=2, /, c=[0, 0], *rest, d=math.inf, **more):\n    return a\n"
+
+
+def test_spellings_of_one_call_have_one_key():
+    """Whoever finds one call that breaks a program would earn as often as it can be spelt."""
+    keys = {
+        call_key(f"f({arguments})", MANY)
+        for arguments in (
+            "3", "3.0", "1 + 2", "3, 2", "3, True + 1", "3, 2, [0, 0]", "3, 2, [0] * 2", "3, c=[False, 0.0]",
+            "3, d=float('inf')", "d=math.inf, c=[-0.0, 0j], a=3", "b=2, a=3", "3, 2, [0, 0], d=float('inf')",
+        )
+    }  # fmt: skip
+    assert len(keys) == 1 and call_key("f(3)", MANY) in keys
+    for same in (
+        ["g(range(3))", "g([0, 1, 2])", "g([0] + [1, 2])", "g(list(range(0, 3, 1)))"],
+        ["g({1: 2, 'a': {3.0}})", "g({'a': {3}, True: 2})"],
+        ["g(float('nan'), x=(1,))", "g(-float('nan'), x=(1.0,))"],
+        ["g(x=1, y=2)", "g(y=2, x=1)"],
+        ["g(range(10**9))", "g(range(0, 10**9, 1))"],
+    ):
+        for reference in (MANY, "def g(*x, **y): pass", "def g(:"):
+            assert len({call_key(call, reference) for call in same}) == 1
+
+
+def test_different_calls_have_different_keys():
+    calls = [
+        "f()", "f(1)", "f(2)", "f('1')", "f(b'1')", "f([1])", "f((1,))", "f({1})", "f({1: 1})", "f(None)", "f(1.5)",
+        "f(1j)", "f(1, 3)", "f(1, c=3)", "f(1, d=3)", "f(1, e=3)", "f(1, 2, 3, 4)", "f(1, 2, 3, 5)", "f(1, 2, 3, 4, 5)",
+        "f(x)", "f('x')", "f(float('inf'))", "f(-math.inf)", "f(10**400)", "f([1, 2])", "f([2, 1])", "f([[1], 2])",
+    ]  # fmt: skip
+    for reference in (MANY, "f = abs", "def f(:"):
+        assert len({call_key(call, reference) for call in calls}) == len(calls)
+
+
+@pytest.mark.parametrize(
+    "call", ["", "f(1", "x", "f.x(1)", "f(*[1])", "f(**{})", "f(1, a=1)", "f(a=1, a=2)", "\0", "\ud800"]
+)
+def test_what_is_no_call_of_a_known_form_is_its_own_key(call):
+    assert call_key(call, MANY) == call
+
+
+def test_a_key_takes_no_time():
+    start = time.process_time()
+    for arguments in (
+        "[0] * 40000, " * 4000, "range(999), " * 8000, "-" * 40000 + "1", "[" * 190 + "]" * 190, "1, " * 9**6,
+        "{" * 90 + "1" + ": 1}" * 90, ", ".join(f"a{i}=1" for i in range(9000)), "10**9**9", "9" * 40000, "1+" * 20000,
+    ):  # fmt: skip
+        assert call_key(f"f({arguments})", MANY)
+    assert time.process_time() - start < 5
 
 
 def test_relabel_keeps_the_form_and_takes_the_ground_truths_value():
