@@ -46,6 +46,7 @@ from sandbox import Sandbox, SandboxError, Status
 from tasks import (
     Question,
     Test,
+    call_key,
     coder_messages,
     extract_tests,
     holds,
@@ -315,22 +316,22 @@ class Execution:
     status: list[dict[Test, Status]]  # (M,) of every test the program was given
 
 
-def validate(asserts: list[Test | None], truth: dict[str, object], wrong_answers: str) -> Suite:
+def validate(asserts: list[Test | None], truth: dict[str, object], wrong_answers: str, reference: str = "") -> Suite:
     """Step 4 for one suite. truth: call -> the ground truth's value; a call without one is invalid.
 
-    A call that an earlier assert of the suite makes already is a duplicate, whatever the form of the assert:
-    otherwise one breaking call, asserted in K ways, would earn K times.
+    A call that an earlier assert of the suite makes already is a duplicate, whatever the form of the assert and the
+    spelling of its arguments (`call_key`): otherwise one breaking call, asserted in K ways, would earn K times.
     """
     tests, seen, n_invalid = [], set(), 0
     for test in asserts:
-        known = test is not None and test.call in truth and test.call not in seen
+        key = call_key(test.call, reference) if test is not None else None
+        known = test is not None and test.call in truth and key not in seen
         confirmed = relabel(test, truth[test.call]) if known else None
         right = confirmed is not None and holds(truth[test.call], test)
         n_invalid += not right
         if confirmed is not None and (right or wrong_answers == "relabel"):
             tests.append(confirmed)
-        if test is not None:
-            seen.add(test.call)
+        seen.add(key)
     return Suite(tuple(tests), n_invalid)
 
 
@@ -343,7 +344,7 @@ def execute(box: Sandbox, question: Question, programs: list[str], replies: list
                                 *(t.call for t in history)]))
     values = box.ground_truth([(question.reference, calls)])[0] if calls else []
     truth = {call: v.value for call, v in zip(calls, values, strict=True) if v.ok}
-    suites = [[validate(suite, truth, cfg.wrong_answers) for suite in row] for row in asserts]
+    suites = [[validate(suite, truth, cfg.wrong_answers, question.reference) for suite in row] for row in asserts]
     confirmed = [t for t in history if t.call in truth and holds(truth[t.call], t)]
     given = [list(dict.fromkeys([*(t for suite in row for t in suite.tests), *confirmed])) for row in suites]
     verdicts = box.judge([(p, question.entry_point, tests) for p, tests in zip(programs, given, strict=True)])

@@ -243,6 +243,16 @@ def test_what_does_not_fit_on_a_gpu_is_refused_with_its_sum(size, flags, gib, re
         codea1.check_memory(cfg)
 
 
+def test_one_breaking_call_in_many_spellings_is_one_test():
+    """What a tester finds by reinforcement learning: f(1, 2), f(1, b=2), f(a=1, b=2), f(True, 2.0) earned four times."""
+    reference = "def f(a, b, c=3):\n    return a + b + c\n"
+    spellings = ["f(1, 2)", "f(1, b=2)", "f(b=2, a=1)", "f(True, 2.0)", "f(1, 2, 3)", "f(1, 3)"]
+    asserts = extract_tests("\n".join(f"assert {call} == 6" for call in spellings), "f", 8)
+    truth = {test.call: 7 if "3)" in test.call and "2" not in test.call else 6 for test in asserts}
+    suite = validate(asserts, truth, "relabel", reference)
+    assert ([test.call for test in suite.tests], suite.n_invalid) == (["f(1, 2)", "f(1, 3)"], 5)
+
+
 def test_suites_that_did_not_all_run_do_not_train_the_tester():
     """A program that hangs on everything is given up after some calls: its suites differ by their order alone, and
     TopVar would take it for the program to learn from."""
