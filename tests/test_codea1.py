@@ -244,7 +244,7 @@ def test_what_does_not_fit_on_a_gpu_is_refused_with_its_sum(size, flags, gib, re
 
 
 def test_one_breaking_call_in_many_spellings_is_one_test():
-    """What a tester finds by reinforcement learning: f(1, 2), f(1, b=2), f(a=1, b=2), f(True, 2.0) earned four times."""
+    """What a tester finds: f(1, 2), f(1, b=2), f(b=2, a=1) and f(True, 2.0) are one call, and earned four times."""
     reference = "def f(a, b, c=3):\n    return a + b + c\n"
     spellings = ["f(1, 2)", "f(1, b=2)", "f(b=2, a=1)", "f(True, 2.0)", "f(1, 2, 3)", "f(1, 3)"]
     asserts = extract_tests("\n".join(f"assert {call} == 6" for call in spellings), "f", 8)
