@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model import Qwen2, Sample, attention
+from model import Attend, Qwen2, Sample, attention
 
 LOG_RATIO_LIMIT = 20.0  # exp(20) is finite in every type, and its gradient is clipped anyway
 K3_LIMIT = 10.0
@@ -113,18 +113,27 @@ class Pack:
     prompt_rows: Tensor  # (G, P) index of each prompt's tokens, padded on the right
     reply_rows: Tensor  # (R, T) index of each reply's tokens, padded on the right
     key_rows: Tensor  # (R, P + T) the prompt's tokens, padded on the left, then the reply's
-    mask: Tensor  # (R, 1, T, P + T)
+    prompt_sizes: Tensor  # (R,) tokens of a reply's own prompt
     where: Tensor  # (N,) place of each token in the two rectangles laid end to end
     source: Tensor  # (S,) index of the token whose state predicts a reply token
     targets: Tensor  # (S,)
     advantages: Tensor  # (S,)
 
-    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """The Attend of this packing: q (1, N, H, D), k and v (1, N, K, D) -> (1, N, H, D)."""
-        q, k, v, prompt = q[0], k[0], v[0], self.prompt_rows
-        prompts = attention(layer, take(q, prompt), take(k, prompt), take(v, prompt))
-        replies = attention(layer, take(q, self.reply_rows), take(k, self.key_rows), take(v, self.key_rows), self.mask)
-        return take(torch.cat((prompts.flatten(0, 1), replies.flatten(0, 1))), self.where[None])
+    def attend(self) -> Attend:
+        """The rule of this packing for one pass: q (1, N, H, D), k and v (1, N, K, D) -> (1, N, H, D). A reply's token
+        sees its own prompt and its reply up to itself; the mask (R, 1, T, P + T) lives as long as the pass."""
+        replies, columns = torch.arange(self.reply_rows.shape[1]), torch.arange(self.key_rows.shape[1])
+        longest = len(columns) - len(replies)
+        before = (columns <= longest + replies[:, None]).to(self.ids.device)
+        mask = ((columns.to(self.ids.device) >= longest - self.prompt_sizes[:, None])[:, None] & before)[:, None]
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            q, k, v, prompt = q[0], k[0], v[0], self.prompt_rows
+            prompts = attention(layer, take(q, prompt), take(k, prompt), take(v, prompt))
+            replies = attention(layer, take(q, self.reply_rows), take(k, self.key_rows), take(v, self.key_rows), mask)
+            return take(torch.cat((prompts.flatten(0, 1), replies.flatten(0, 1))), self.where[None])
+
+        return attend
 
 
 def take(x: Tensor, rows: Tensor) -> Tensor:
@@ -146,8 +155,6 @@ def pack(groups: Sequence[Group], device: torch.device) -> Pack:
     reply_rows = torch.where(live, r_start[:, None] + r_grid, 0)
     left = p_grid - p_max + p_len[owner][:, None]  # (R, P) token of the prompt, negative on the padding
     key_rows = torch.cat((torch.where(left >= 0, p_start[owner][:, None] + left, 0), reply_rows), 1)
-    sees_itself = (r_grid <= r_grid[:, None]).expand(len(owner), -1, -1)  # (R, T, T)
-    sees = torch.cat(((left >= 0)[:, None].expand(-1, r_max, -1), sees_itself), 2)
     p_where = torch.arange(len(groups))[:, None] * p_max + p_grid
     r_where = len(groups) * p_max + torch.arange(len(owner))[:, None] * r_max + r_grid
     before = torch.cat(((p_start + p_len - 1)[owner][:, None], reply_rows), 1)  # (R, 1 + T), the prompt's end first
@@ -157,7 +164,7 @@ def pack(groups: Sequence[Group], device: torch.device) -> Pack:
     advantages = torch.tensor([a for g in groups for a in g.advantages], dtype=torch.float32)
     tensors = {
         "ids": torch.cat(prompts + [r[:-1] for r in replies])[None], "positions": torch.cat(positions)[None],
-        "prompt_rows": prompt_rows, "reply_rows": reply_rows, "key_rows": key_rows, "mask": sees[:, None],
+        "prompt_rows": prompt_rows, "reply_rows": reply_rows, "key_rows": key_rows, "prompt_sizes": p_len[owner],
         "where": torch.cat((p_where[p_grid < p_len[:, None]], r_where[live])), "source": before[predicted],
         "targets": torch.cat(replies), "advantages": advantages.repeat_interleave(r_len + 1),
     }
@@ -264,6 +271,8 @@ class Policy:
         self.optimizer = torch.optim.AdamW(self.masters, lr, betas, eps, weight_decay, fused=fused)
         self.pinned: dict[int, Tensor] = {}  # host copies of what `offload` moves
         self.t = self.skipped = self.skipped_in_a_row = 0
+        if offload:
+            self.move_state(torch.device("cpu"))
 
     def lr_at(self, t: int) -> float:
         """Learning rate of step t = 1, 2, ..., steps: linear warm-up, then a cosine that is 0 when the run is over."""
@@ -297,7 +306,7 @@ class Policy:
     @torch.no_grad()
     def logprobs(self, model: Qwen2, p: Pack) -> Tensor:
         """(S,) log-probs of a pack's reply tokens at the sampling temperature."""
-        states = model.hidden(p.ids, p.positions, p.attend)[0]
+        states = model.hidden(p.ids, p.positions, p.attend())[0]
         return through_head(states[p.source], model.head[:self.vocab_size], p.targets, self.temperature)[0]
 
     def update(self, batch: list[tuple[Pack, Tensor | None, Tensor | None]]) -> UpdateStats:
@@ -332,7 +341,7 @@ class Policy:
             live = torch.ones_like(logp)  # each token a row of its own
             return grpo_loss(logp, before, frozen, p.advantages[part], live, **self.loss, total_tokens=tokens)
 
-        states = self.model.hidden(p.ids, p.positions, p.attend, self.checkpointing)[0][p.source]
+        states = self.model.hidden(p.ids, p.positions, p.attend(), self.checkpointing)[0][p.source]
         head = self.model.head
         head_grad = next(m.grad for q, m in zip(self.params, self.masters, strict=True) if q is head)
         grad, parts = through_head(states, head[:self.vocab_size], p.targets, self.temperature,
@@ -374,6 +383,8 @@ class Policy:
         self.optimizer.load_state_dict(state["optimizer"])
         self.t, self.skipped, self.skipped_in_a_row = (state[k] for k in ("t", "skipped", "skipped_in_a_row"))
         self.publish()
+        if self.offload:
+            self.move_state(torch.device("cpu"))
 
 
 def move_gradient(p: Tensor, master: Tensor) -> None:

@@ -20,6 +20,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -87,13 +88,14 @@ class Config:
 
 
 # ---------------------------------------------------------------- transformer
-
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q (B, T, H, D), k (B, T, K, D), v (B, T, K, D)) -> (B, T, H, D): the caller's rule of who looks at what."""
 
 
 def attention(layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     """Causal inside each row (so padding on the right needs no mask), or what a mask (B, 1, T, keys) lets be seen."""
+    if mask is not None and q.is_cuda:  # no fused kernel takes a mask and heads that share keys
+        k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     return F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, enable_gqa=True).transpose(1, 2)
 
@@ -123,7 +125,6 @@ class RMSNorm(nn.RMSNorm):
 
 class Layer(nn.Module):
     """One transformer layer; the two inner dictionaries only give its weights their checkpoint names."""
-
     def __init__(self, c: Config):
         super().__init__()
         size, inner, width = c.hidden_size, c.intermediate_size, c.num_attention_heads * c.head_dim
@@ -157,7 +158,6 @@ class Layer(nn.Module):
 
 class Qwen2(nn.Module):
     """The causal language model. `Qwen2(config)` starts from random weights (torch's global generator)."""
-
     def __init__(self, config: Config):
         super().__init__()
         self.config = config
@@ -186,8 +186,8 @@ class Qwen2(nn.Module):
         x = self.model.embed_tokens(ids)
         rope = rope_table(positions, self.config, x.dtype)
         for i, layer in enumerate(layers or self.model.layers):
-            given = (x, rope, attend, i)
-            x = checkpoint(layer, *given, use_reentrant=False) if checkpointing else layer(*given)
+            run = partial(checkpoint, layer, use_reentrant=False, preserve_rng_state=False) if checkpointing else layer
+            x = run(x, rope, attend, i)
         return self.model.norm(x)
 
     def forward(self, input_ids: Tensor) -> Tensor:
@@ -244,14 +244,12 @@ def read_weights(path: Path, dtype: torch.dtype, device: str) -> dict[str, Tenso
 
 
 # ---------------------------------------------------------------- tokenizer
-
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json",
                    "added_tokens.json", "vocab.json", "merges.txt")
 
 
 class Tokenizer:
     """Text to ids and back, and the ChatML frame. Control words of a message's own text stay text, never become ids."""
-
     def __init__(self, path: Path):
         raw, self.path = read_json(path / "tokenizer.json"), path
         for added in raw["added_tokens"]:  # some tokenizers add runs of spaces: those are ordinary text
@@ -299,10 +297,9 @@ class Tokenizer:
             raise ValueError(f"a chat is one message or more with roles system, user, assistant; got {messages!r:.200}")
         if messages[0]["role"] != "system" and self.default_system is not None:
             messages = [{"role": "system", "content": self.default_system}, *messages]
-        ids, newline = [], self.encode("\n")
-        for m in messages:
-            ids += [self.start, *self.encode(f"{m['role']}\n{m['content']}"), self.end, *newline]
-        return [*ids, self.start, *self.encode("assistant\n")]
+        turns = [[self.start, *self.encode(f"{m['role']}\n{m['content']}"), self.end] for m in messages]
+        newline = self.encode("\n")
+        return [i for turn in turns for i in (*turn, *newline)] + [self.start, *self.encode("assistant\n")]
 
 
 def default_system(path: Path) -> str | None:
@@ -326,7 +323,6 @@ def default_system(path: Path) -> str | None:
 
 
 # ---------------------------------------------------------------- sampling
-
 PREFILL_TOKENS = 4096  # of prompts that run through the model together
 CHECK_EVERY = 4  # decode steps between two looks at which rows have ended
 SHRINK_AT = 0.75  # share in use under which slots (once none waits) and columns of the cache are dropped
@@ -390,13 +386,14 @@ def generate(
     model: Qwen2, prompts: Sequence[Sequence[int]], n: int = 1, max_new_tokens: int | Sequence[int] = 256,
     temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, eos_ids: Sequence[int] = (),
     vocab_size: int | None = None, seed: int = 0, on_group: Callable[[int, list[Sample]], None] | None = None,
-    cache_bytes: int = 2 << 30, slots: int | None = None, cuda_graphs: bool = False,
+    cache_bytes: int | None = None, slots: int | None = None, cuda_graphs: bool = False,
 ) -> list[list[Sample]]:
     """n replies to each prompt. A row's ids depend on seed, prompt index and sample index alone.
 
     max_new_tokens: one limit, or one per prompt. Ids from vocab_size up are never sampled. on_group(prompt index,
     samples) is called as soon as a prompt's n samples are finished. slots: replies decoded at a time, default as many
-    as cache_bytes hold at full length (at least one). cuda_graphs: replay a step's kernels, not launch them one by one.
+    as cache_bytes (default half of what is free on a GPU, else 2 GiB) hold at full length, at least one. cuda_graphs:
+    replay a step's kernels, not launch them one by one.
     """
     limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
     wrong = {
@@ -414,10 +411,10 @@ def generate(
     results: list[list] = [[None] * n for _ in prompts]
     c, longest = model.config, max(len(p) + limit for p, limit in zip(prompts, limits, strict=True))
     row_bytes = longest * 2 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim * model.head.element_size()
-    slots, choice = slots or max(cache_bytes // row_bytes, 1), (temperature, top_p, top_k)
+    slots = slots or max((cache_bytes or cache_room(model.head.device)) // row_bytes, 1)
     with torch.inference_mode():
-        sampler = Sampler(model, *laid_out(model, vocab_size or c.vocab_size), prompts, n, limits, slots, seed, choice,
-                          eos_ids, cuda_graphs)
+        sampler = Sampler(model, *laid_out(model, vocab_size or c.vocab_size), prompts, n, limits, slots, seed,
+                          (temperature, top_p, top_k), eos_ids, cuda_graphs)
         while sampler.waiting or any(sampler.rows):
             sampler.refill()
             sampler.decode(CHECK_EVERY)
@@ -426,6 +423,14 @@ def generate(
                 if on_group and None not in results[prompt]:
                     on_group(prompt, results[prompt])
     return results
+
+
+def cache_room(device: torch.device) -> int:
+    """Bytes for keys and values where no other number is given."""
+    if device.type != "cuda":
+        return 2 << 30
+    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return (torch.cuda.mem_get_info(device)[0] + idle) // 2
 
 
 def laid_out(model: Qwen2, vocab_size: int) -> tuple[Sequence[Layer], Callable[[Tensor], Tensor]]:
@@ -446,15 +451,13 @@ def laid_out(model: Qwen2, vocab_size: int) -> tuple[Sequence[Layer], Callable[[
         qkv, bias = pack(torch.cat([x.weight for x in wide]), None), torch.cat([x.bias for x in wide])
         o, gate, up, down = (pack(x.weight, None) for x in (a.o_proj, m.gate_proj, m.up_proj, m.down_proj))
 
-        def add_mlp(x: Tensor, h: Tensor) -> Tensor:
-            gated = linear.binary(h, linear(h, gate, None, "swish", [], ""), up, None, "mul")
-            return linear.binary(gated, x, down, None, "add")
+        def gated(h: Tensor) -> Tensor:
+            return linear.binary(h, linear(h, gate, None, "swish", [], ""), up, None, "mul")
 
         layer.qkv = lambda h: linear(h, qkv, bias, "none", [], "")
         layer.add_attention = lambda x, out: linear.binary(out, x, o, None, "add")
-        layer.add_mlp = add_mlp
+        layer.add_mlp = lambda x, h: linear.binary(gated(h), x, down, None, "add")
         return layer
-
     packed = pack(head, None)
     return list(map(lay_out, layers)), lambda states: linear(states, packed, None, "none", [], "")
 
@@ -465,7 +468,6 @@ class Sampler:
     `refill` puts waiting rows into free slots, `prefill` computes a new prompt's keys and values once for all its rows,
     `decode` adds tokens to all slots, each of its own length. A row starts by decoding its prompt's last token.
     """
-
     def __init__(self, model: Qwen2, layers: Sequence[Layer], logits_of: Callable, prompts: Sequence[Sequence[int]],
                  n: int, limits: list[int], slots: int, seed: int, choice: tuple[float, float, int],
                  eos_ids: Sequence[int], cuda_graphs: bool):
@@ -522,7 +524,6 @@ class Sampler:
             for prompt, (_, keys, values) in zip(prompts, parts, strict=True):
                 found[prompt].append(torch.cat((keys, values)).transpose(1, 2))
             return torch.cat([attention(layer, *part) if part[0].numel() else part[0] for part in parts], 1)
-
         if prompts:
             row, positions = torch.tensor([i for x in ids for i in x]), torch.cat([torch.arange(n) for n in counts])
             self.model.hidden(row.long()[None].to(device), positions[None].to(device), attend, layers=self.layers)
@@ -562,15 +563,15 @@ class Sampler:
     def collect(self) -> Iterator[tuple[int, int, Sample]]:
         """(prompt, sample, reply) of every row that has ended, whose slot becomes free."""
         done = self.done.tolist()
-        for slot, row in enumerate(self.rows):
-            if row and done[slot]:
-                count = int(self.state[3, slot] - self.state[2, slot])
-                ids, logprobs = (found[slot, :count].tolist() for found in (self.ids, self.logprobs))
-                if not all(map(math.isfinite, logprobs)):
-                    raise ValueError(f"the model's logits for prompt {row[0]} are not finite")
-                self.rows[slot] = None
-                self.state[2:4, slot] = 0
-                yield *row, Sample(tuple(ids), tuple(logprobs), ids[-1] in self.end_ids)
+        ended = [slot for slot, row in enumerate(self.rows) if row and done[slot]]
+        counts = (self.state[3, ended] - self.state[2, ended]).tolist()
+        found = zip(ended, counts, self.ids[ended].tolist(), self.logprobs[ended].tolist(), strict=True)
+        self.state[2:4, ended] = 0
+        for slot, count, ids, logprobs in found:
+            row, self.rows[slot] = self.rows[slot], None
+            if not all(map(math.isfinite, logprobs[:count])):
+                raise ValueError(f"the model's logits for prompt {row[0]} are not finite")
+            yield *row, Sample(tuple(ids[:count]), tuple(logprobs[:count]), ids[count - 1] in self.end_ids)
 
     def fit(self, columns: int) -> None:
         """Fit the cache to rows of this length, in blocks, and drop slots that stay free: a step pays for all of it."""
@@ -578,7 +579,8 @@ class Sampler:
         if not self.waiting and len(live) <= len(self.rows) * SHRINK_AT:
             self.graph, self.rows, self.state = None, [self.rows[slot] for slot in live], self.state[:, live]
             self.done, self.ids, self.logprobs = self.done[live], self.ids[live], self.logprobs[live]
-            self.cache[:] = [cache[:, live] for cache in self.cache]
+            for i, cache in enumerate(self.cache):  # one after the other: never the whole cache twice
+                self.cache[i] = cache[:, live]
         block, old = 256 if self.cuda_graphs else 32, self.cache[0].shape[3]
         new = -(-columns // block) * block
         if new > old or new < old * SHRINK_AT:
