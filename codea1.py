@@ -119,6 +119,7 @@ class Config:
     micro_tokens: int = option(16384, "tokens per forward pass of the update: memory, not the result")
     checkpointing: bool = option(False, "recompute activations in the backward pass: less memory, more time")
     offload: bool = option(False, "keep the idle policy's optimiser state in host memory")
+    cuda_graphs: bool = option(False, "on a GPU, replay a rollout's steps as one graph each, not kernel by kernel")
     device: str = option("auto", "cuda, cpu, or auto: cuda where there is one")
     dtype: str = option("auto", "compute type; auto: bfloat16 on cuda, else float32", "auto", "float32", "bfloat16")
     threads: int = option(0, "torch's CPU threads; 0: torch's choice. A run repeats bit for bit on one number of them")
@@ -255,7 +256,8 @@ def sample(player: Player, prompts: list[list[int]], n: int, limit: int, cfg: Co
 
         return generate(player.policy.model, prompts, n=n, max_new_tokens=limit, temperature=cfg.temperature,
                         top_p=cfg.top_p, eos_ids=player.tokenizer.eos_ids, vocab_size=len(player.tokenizer),
-                        seed=derive_seed(cfg.seed, step, role), on_group=heard)
+                        seed=derive_seed(cfg.seed, step, role), on_group=heard,
+                        cuda_graphs=cfg.cuda_graphs and cfg.device != "cpu")
 
 
 def sample_programs(coder: Player, batch: list[Question], cfg: Config, step: int) -> tuple[list, list[list[Reply]]]:
