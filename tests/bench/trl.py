@@ -3,9 +3,10 @@
     python -m venv trl && trl/bin/pip install torch safetensors tokenizers transformers accelerate datasets trl==1.16.0
     CODEA1_DATA=data trl/bin/python tests/bench/trl.py --model SmolLM2-135M
 
-Both sides sample at temperature 1, score with the same length-free reward (the share of even token ids), measure KL to the start model and take one AdamW step in bfloat16 compute. A process of its own for each side and
-run, in turn; the time is that of the step (loading left out), the memory the process' resident maximum. Ours writes 96
-tokens for every reply; TRL insists on the tokenizer's end id, so some of its replies are shorter.
+Both sides sample at temperature 1, score with the same length-free reward (the share of even token ids), measure KL to
+the start model and take one AdamW step in bfloat16 compute. Ours writes 96 tokens for every reply; TRL insists on the
+tokenizer's end id, so some of its replies are shorter. A process of its own for each side and run, in turn; the time is
+that of the step (loading left out), the memory the process' resident maximum.
 """
 
 import argparse
