@@ -143,7 +143,7 @@ PRESETS: dict[str, dict] = {
         coder=str(HERE / "tiny/coder"), tester=str(HERE / "tiny/tester"), questions=str(HERE / "tiny/train.jsonl.gz"),
         eval_questions=str(HERE / "tiny/tune.jsonl.gz"), final_questions=str(HERE / "tiny/heldout.jsonl.gz"),
         prompt_style="plain", steps=90, batch_questions=12, programs=8, suites=4, asserts=5, topvar=3,
-        coder_lr=4e-4, tester_lr=3e-4, warmup=5, weight_decay=0.0, tester_minibatches=1,
+        coder_lr=4e-4, tester_lr=3e-4, warmup=5, weight_decay=0.0, tester_minibatches=1, threads=1,
         coder_prompt_limit=192, tester_prompt_limit=384, coder_reply_limit=96, tester_reply_limit=96,
         save_every=50, keep_checkpoints=2, eval_every=0, eval_samples=16, eval_temperature=1.0, eval_top_p=1.0,
     ),
