@@ -139,7 +139,6 @@ def from_source(text: str) -> Any:
 
 def equal(a: Any, b: Any) -> bool:
     """`==` of plain values, but floats are close within 1e-6 (relative or absolute) and NaN is NaN, nested too.
-
     Anything not of exact built-in types is equal to nothing, and its own methods are never called.
     """
     try:
@@ -384,15 +383,21 @@ def parse_assert(source: str, entry_point: str | None = None) -> Test | None:
     return Scope({**BUILTINS, entry_point: ENTRY}).read(tree.body[0])[0]
 
 
-def _statements(text: str) -> Iterator[ast.stmt | None]:
-    """The statements of a text at the margin, one by one; None for an assert that is not Python."""
+def _statements(text: str, scope: Scope) -> Iterator[ast.stmt | None]:
+    """The statements of a text at the margin, one by one; None for an assert that is not Python.
+
+    Half of the scope's budget may go into lines that are read once more, with the assert that may go on in them.
+    """
     if whole := _parse(text):
         yield from whole.body
         return
     pending = ""  # an assert that may go on in the next piece
-    for piece in (*re.split(r"(?m)^(?=[^\s)\]}]|[ \t]+assert\b)", text), "assert"):
+    for piece in (*re.split(r"(?m)^(?=[^\s)\]}]|[ \t]+assert\b)", text, maxsplit=5000), "assert"):
         starts = re.match(r"\s*assert\b", piece)
-        whole = _parse(pending + piece) if pending and not starts and pending.count("\n") < 50 else None
+        spare = scope.budget - len(pending + piece)
+        again = pending and not starts and pending.count("\n") < 50 and spare > 10 * MAX_SOURCE
+        scope.budget = spare if again else scope.budget
+        whole = _parse(pending + piece) if again else None
         tree = whole or _parse(piece)
         if pending and not whole and (tree or starts):
             yield None
@@ -411,7 +416,7 @@ def extract_tests(reply: str, entry_point: str, limit: int) -> list[Test | None]
     blocks, scope, tests = _blocks(reply), Scope(dict(BUILTINS)), []
     for code in [code for tag, code in blocks if tag in PYTHON] if blocks else [_unix(reply)]:
         scope.names[entry_point] = ENTRY  # a copy of the program in a block of its own does no harm
-        for statement in _statements(code):
+        for statement in _statements(code, scope):
             tests += scope.read(statement) if statement else [None]
             if len(tests) >= limit:
                 return tests[: max(limit, 0)]
@@ -421,10 +426,12 @@ def extract_tests(reply: str, entry_point: str, limit: int) -> list[Test | None]
 # ---- programs ----
 PYTHON = {"", "python", "py", "python3", "py3"}
 FENCE = re.compile(  # indent, fence, info, and text up to a fence as long, the start of a new block, or the end;
-    r"^([ \t]*(?:(?:[-*+]|\d+[.)])[ \t]+)?)(`{3,}|~{3,})([^`\n]*)\n"
-    r"((?:\"\"\"(?:\\.|[^\\])*?\"\"\"|'''(?:\\.|[^\\])*?'''|"  # strings and comments may show fences
-    r"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|#[^\n]*|.)*?)"
-    r"(?:[ \t]*\2[`~]*[ \t]*$|(?=^[ \t]*\2[ \t]*\w)|\Z)",
+    r"^([ \t]*(?:(?:[-*+]|\d+[.)])[ \t]+)?)(`{3,}|~{3,}(?!~))([^`\n]*)\n"
+    r"((?:\"\"\"[^\"\\]*(?:(?:\\.|\"(?!\"\"))[^\"\\]*)*\"\"\"|"  # strings and comments may show fences
+    r"'''[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''|"
+    r"\"[^\"\\\n]*(?:\\.[^\"\\\n]*)*\"|'[^'\\\n]*(?:\\.[^'\\\n]*)*'|#[^\n]*|"
+    r"\\.|[ \t]+|`+|~+|[^\"'#\\`~ \t\n]+|.)*?)"  # runs are taken whole: an end in each is looked for once
+    r"(?:[ \t]*\2(?:`*|~*)[ \t]*$|(?=^[ \t]*\2[ \t]*\w)|\Z)",
     re.MULTILINE | re.DOTALL,
 )
 CODE = re.compile(r"\s*(?:py(?:thon)?3?[ \t]+)?((?:def|async|class|import|from|assert)\b.*|@.*)")  # on a fence's line
@@ -440,7 +447,8 @@ def _blocks(reply: str) -> list[tuple[str, str]]:
     """Tag (lower case, "" if none) and text of each fenced block: "1. ```Py\\n   x\\n   ```" -> [("py", "x\\n")]."""
     blocks = []
     for indent, _, info, text in FENCE.findall(_unix(reply) + "\n"):
-        depth = min(len(indent), len(re.match(r"\s*?([ \t]*)(?:\S|\Z)", text)[1]))  # the first line tells
+        blank = text[: len(text) - len(text.lstrip())]
+        depth = min(len(indent), len(blank) - len(blank.rstrip(" \t")))  # the first line tells
         text = re.sub(rf"(?m)^[ \t]{{1,{depth}}}", "", text) if depth else text
         if code := CODE.match(info):
             info, text = "", f"{code[1]}\n{text}"
@@ -464,11 +472,14 @@ def extract_program(reply: str, entry_point: str) -> str:
     the last block that parses, else the whole reply if it parses.
     """
     blocks = [(tag, text) for tag, text in reversed(_blocks(reply)) if text.strip()]
-    choices = [text for tag, text in blocks if tag in PYTHON and entry_point in top_names(text)]
-    choices += [text for tag, text in blocks if tag and tag in PYTHON]
-    choices += [text for _, text in blocks if _parse(text)]
-    choices += [text for text in [_unix(reply)] if text.strip() and _parse(text)]
-    return choices[0] if choices else ""
+    python = [text for tag, text in blocks if tag in PYTHON and entry_point in text]
+    choices = chain(
+        (text for text in python if entry_point in top_names(text)),
+        (text for tag, text in blocks if tag and tag in PYTHON),
+        (text for _, text in blocks if _parse(text)),
+        (text for text in [_unix(reply)] if text.strip() and _parse(text)),
+    )
+    return next(choices, "")
 
 
 def make_solution(question: Question, reply: str) -> str:

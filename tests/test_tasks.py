@@ -470,6 +470,25 @@ def test_an_expression_cannot_hurt_the_trainer():
     assert done.stdout == "done\n", done.stdout + done.stderr
 
 
+DEGENERATE = [
+    " ", "\t", "\n", "`", "~", '"', "'", "(", "[", "{", "\\", "#", "9", '\\"', '\\"""\n', "\\'''\n", "\\\n", "```~",
+    "``` ", "```\n", "assert ", "assert\n", "assert f(\n", "1 2\n", "@x\n", "f(", "-", "lambda:", "```\n)\n```\n", "- ",
+    "f'{", "```\nassert f(\n" + "1 2\n" * 40 + "```\n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", DEGENERATE, ids=ascii)
+def test_a_reply_that_goes_round_in_circles_does_not_keep_the_trainer_busy(unit):
+    """A model that loses its way repeats a few characters up to its limit: read in quadratic time, that is minutes."""
+    body = (unit * 200_000)[:200_000]
+    start = time.process_time()
+    opened = f"{F}python\n{body}"
+    for reply in (body, f"{opened}\nx\n{F}\n", f"{opened}x", f"assert f(\n{body}x", f"~~~{body}{F}\n"):
+        extract_program(reply, "f")
+        extract_tests(reply, "f", 8)
+    assert time.process_time() - start < 10
+
+
 def test_large_but_honest_arguments_pass():
     assert parse_assert("assert f([1] * 10000) == 10000", "f").call == f"f([{', '.join(['1'] * 10000)}])"
     assert parse_assert("assert f('a' * 10**4, range(10**12), 10**12) == 1", "f").call.endswith(
