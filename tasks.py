@@ -139,6 +139,8 @@ def from_source(text: str) -> Any:
 
 def equal(a: Any, b: Any) -> bool:
     """`==` of plain values, but floats are close within 1e-6 (relative or absolute) and NaN is NaN, nested too.
+
+    An integer beside a float: absolute only. n / 2 is not n // 2, however large n is.
     Anything not of exact built-in types is equal to nothing, and its own methods are never called.
     """
     try:
@@ -150,8 +152,8 @@ def equal(a: Any, b: Any) -> bool:
 def _equal(a: Any, b: Any) -> bool:
     kinds = {type(a), type(b)}
     if kinds <= NUMBERS:
-        inexact = bool(kinds & {float, complex})
-        return a == b or (a != a and b != b) or (inexact and cmath.isclose(a, b, rel_tol=1e-6, abs_tol=1e-6))
+        inexact, relative = bool(kinds & {float, complex}), 0.0 if kinds & {bool, int} else 1e-6
+        return a == b or (a != a and b != b) or (inexact and cmath.isclose(a, b, rel_tol=relative, abs_tol=1e-6))
     if kinds <= SETS:
         a, b = sorted(a - b), sorted(b - a)  # members without an equal partner pair off in their order
     elif kinds == {dict} and a.keys() == b.keys():

@@ -771,6 +771,13 @@ def test_different_values(a, b):
     assert equal(a, b) is False and equal(b, a) is False
 
 
+def test_a_float_is_no_large_integer_but_within_a_millionth():
+    """n / 2 would pass for n // 2, and math.sqrt for math.isqrt, as soon as a tester chooses large inputs."""
+    n = 2_000_001
+    assert not equal(n / 2, n // 2) and not equal([n // 2], [n / 2]) and not equal(math.sqrt(n * n + n), n)
+    assert equal(2.9999999999999996, 3) and equal(math.sqrt(n * n), n) and equal(n * 1.0, n * 1.0 + 0.5)
+
+
 def test_values_without_end_or_bottom_are_compared_without_harm():
     loop = []
     loop.append(loop)
