@@ -18,6 +18,7 @@ import re
 import symtable
 import textwrap
 import warnings
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import lru_cache, reduce
@@ -99,6 +100,18 @@ def plain_size(value: Any, limit: int = MAX_VALUE, types: frozenset[type] = PLAI
     return size
 
 
+def _spread(items: Iterable) -> list:
+    """The items of a set to be; ValueError for more than 50 of one hash: easily made, and put in in quadratic time."""
+    items, groups = list(items), {}
+    for item in items if max(Counter(map(hash, items)).values(), default=0) > 50 else ():
+        group = groups.setdefault(hash(item), [])
+        if item not in group:
+            group.append(item)
+        if len(group) > 50:
+            raise ValueError("too many equal hashes")
+    return items
+
+
 def to_source(value: Any, depth: int = 60) -> str:
     """Literal text of a plain value, one text for equal sets; ValueError if it is not plain, too long or too deep.
 
@@ -178,6 +191,8 @@ def _apply(value: Any, step: str) -> Any:
         raise TypeError("neither True nor False")
     if step == "str" or (step in ("list", "tuple") and type(value) in SETS):
         plain_size(value, types=PLAIN - SETS)  # the order of a set hangs on the hash seed: refused
+    if step == "set":
+        value = _spread(value)
     if step.startswith("{}["):
         return value[_expected(step[3:-1])]
     if step.startswith("round({}, "):
@@ -277,9 +292,10 @@ class Scope:
             case ast.UnaryOp(op=ast.USub() | ast.UAdd() as op, operand=operand):
                 value = self.value(operand) if isinstance(op, ast.UAdd) else -self.value(operand)
             case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
-                value = DISPLAYS[type(node)]([self.value(item) for item in items])
+                items = [self.value(item) for item in items]
+                value = DISPLAYS[type(node)](_spread(items) if isinstance(node, ast.Set) else items)
             case ast.Dict(keys=keys, values=values):
-                value = dict(zip(map(self.value, keys), map(self.value, values), strict=True))
+                value = dict(zip(_spread(map(self.value, keys)), map(self.value, values), strict=True))
             case ast.BinOp(left=left, op=op, right=right):
                 value = _bounded(self.operators[type(op)], self.value(left), self.value(right))
             case ast.Subscript(value=inner, slice=index):
@@ -310,6 +326,8 @@ class Scope:
             raise ValueError("too much to build, or too many arguments")
         if args and type(args[0]) is Returned:
             return args[0].then(VIA[name].__name__)
+        if name in ("frozenset", "dict") and args and type(args[0]) is not dict:
+            _spread(args[0] if name == "frozenset" else [key for key, _ in args[0]])
         return _apply(args[0], name) if name in VIA and args else BUILTINS[name](*args)
 
     def test(self, node: ast.expr) -> Test:

@@ -710,6 +710,22 @@ def test_values_of_foreign_types_pass_nothing_and_run_nothing():
             to_source(value)
 
 
+def test_equal_hashes_do_not_keep_the_trainer_busy():
+    """Multiples of one prime share a hash: a set of 50,000 of them takes a minute, and nothing else runs meanwhile."""
+    prime, start = 2**61 - 1, time.process_time()
+    for text in ("set(f(1)) == {0}", "len(set(f(1))) == 50000"):
+        assert not holds([k * prime for k in range(50_000)], parse_assert(f"assert {text}", "f"))
+    assert holds([0, 0.0, prime] * 50_000, parse_assert(f"assert set(f(1)) == {{0, {prime}}}", "f"))
+    multiples = f"range(0, {50_000 * prime}, {prime})"
+    listed = [k * prime for k in range(2_000)]
+    for value in (
+        f"set({multiples})", f"frozenset({multiples})", f"dict({[(k, 1) for k in listed]})", f"set({listed})",
+        str({k: 1 for k in listed[:50] + listed[60:]}), str(set(listed)),
+    ):  # fmt: skip
+        assert parse_assert(f"assert f({value}) == 1", "f") is None
+    assert time.process_time() - start < 5
+
+
 def test_unknown_steps_and_expected_values_of_a_stored_test_fail():
     assert not holds([1], Test("f(1)", "[1]", ("__import__",)))
     assert not holds(1, Test("f(1)", "__import__('os')"))
