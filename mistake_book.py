@@ -77,7 +77,7 @@ class MistakeBook:
                 book.counts[name] = dict(_row(row) for row in rows)
                 if not 0 < len(book.counts[name]) == len(rows) <= book.capacity:
                     raise ValueError(f"question {name!r} has no test, one test twice or more tests than the capacity")
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise ValueError(f"{path} is not a Mistake Book: {error!r}") from error
         return book
 
@@ -85,6 +85,6 @@ class MistakeBook:
 def _row(row: list) -> tuple[Test, int]:
     call, expected, via, tolerance, count = row
     right = type(via) is list and all(type(text) is str for text in (call, expected, *via))
-    if not right or type(count) is not int or count < 1 or type(tolerance) not in (float, type(None)):
+    if not right or type(count) is not int or count < 1 or type(tolerance) not in (float, int, type(None)):
         raise ValueError(f"a test is [call, expected, via, tolerance, count], not {row!r}")
-    return Test(call, expected, tuple(via), tolerance), count
+    return Test(call, expected, tuple(via), None if tolerance is None else float(tolerance)), count

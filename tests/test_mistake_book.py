@@ -105,6 +105,14 @@ def test_hard_texts_counts_and_ages_survive_the_file_and_can_be_removed_after_it
     assert os.listdir(tmp_path) == ["book.json"]
 
 
+def test_a_tolerance_given_as_an_integer_is_read_back_as_a_float(tmp_path):
+    book = MistakeBook()
+    book.update("q", [Test("f(0)", "0", (), 1)], [])
+    book.save(tmp_path / "book.json")
+    (test,) = MistakeBook.load(tmp_path / "book.json").replay("q", 1)
+    assert test == Test("f(0)", "0", (), 1.0) and type(test.tolerance) is float
+
+
 def test_the_same_updates_write_the_same_bytes(tmp_path):
     for name in ("a", "b"):
         book = MistakeBook()
@@ -155,6 +163,8 @@ ROW = ["f(0)", "0", [], None, 1]
             {"q": [["f(0)", "0", "abs", None, 1]]},
             {"q": [["f(0)", "0", [1], None, 1]]},
             {"q": [["f(0)", "0", [], "x", 1]]},
+            {"q": [["f(0)", "0", [], True, 1]]},
+            {"q": [["f(0)", "0", [], 10**400, 1]]},
         )
     ]
     + [json.dumps({"capacity": capacity, "questions": {}}) for capacity in (0, "2", None, True)],
