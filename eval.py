@@ -888,6 +888,8 @@ def run_export(args: Namespace) -> None:
     question's tests. Questions without a valid one are left out.
     """
     questions, kept = [task.question for task in load_tasks(args.data, args.limit)], []
+    Path(args.out).parent.mkdir(parents=True, exist_ok=True)
+    open(args.out, "ab").close()  # one that cannot be written is an error now, not after hours of sampling
     with Sandbox(args.workers) as box:
         for start in tqdm(range(0, len(questions), args.batch), unit="batch", disable=None):
             part = questions[start : start + args.batch]
@@ -917,6 +919,7 @@ OPTIONS: dict[str, dict] = {
     "--limit": dict(type=int, help="only the first so many tasks"),
     "--workers": dict(type=int, help="sandbox processes (default: one per core); no result depends on it"),
     "--out": dict(default="runs/eval", help="what is written; a folder with an unfinished run is gone on with"),
+    "--out FILE": dict(required=True, metavar="FILE", help="the questions file to be written: .jsonl or .jsonl.gz"),
     "--style": dict(default="instruct", choices=list(data.PROMPTS), help="prompts; plain: the embedded models"),
     "--temperature": dict(type=float, default=0.7, help="default 0.7"),
     "--top-p": dict(type=float, default=0.95, help="default 0.95"),
@@ -936,13 +939,13 @@ OPTIONS: dict[str, dict] = {
     "--tester": dict(nargs="+", required=True, help="one or more models"),
     "--cure": dict(action="store_true", help="CURE's rule: the first with the most passes"),
 }
-BOX, SAMPLING, SUITES = list(OPTIONS)[:3], list(OPTIONS)[3:13], ["--asserts", "--black-box"]
+BOX, SAMPLING, SUITES = list(OPTIONS)[:3], list(OPTIONS)[5:14], ["--asserts", "--black-box"]
 COMMANDS = {
-    "code": (run_code, [*BOX, *SAMPLING, "--model", "--samples", "-n"]),
-    "tests": (run_tests, [*BOX, *SAMPLING, *SUITES, "--suite", "--model"]),
-    "best-of": (run_best_of, [*BOX, *SAMPLING, *SUITES, "--coder", "--tester", "-n", "--cure"]),
+    "code": (run_code, [*BOX, "--out", *SAMPLING, "--model", "--samples", "-n"]),
+    "tests": (run_tests, [*BOX, "--out", *SAMPLING, *SUITES, "--suite", "--model"]),
+    "best-of": (run_best_of, [*BOX, "--out", *SAMPLING, *SUITES, "--coder", "--tester", "-n", "--cure"]),
     "verify": (run_verify, BOX),
-    "export-tests": (run_export, [*BOX, *SAMPLING, *SUITES, "--tester"]),
+    "export-tests": (run_export, [*BOX, "--out FILE", *SAMPLING, *SUITES, "--tester"]),
 }
 
 
@@ -952,7 +955,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name, (run, options) in COMMANDS.items():
         sub = commands.add_parser(name, help=run.__doc__.split("\n")[0], description=run.__doc__)
         for option in options:
-            sub.add_argument(option, **OPTIONS[option])
+            sub.add_argument(option.split()[0], **OPTIONS[option])
         sub.set_defaults(run=run)
     args = parser.parse_args(argv)
     try:

@@ -450,6 +450,21 @@ def test_exported_tests_carry_the_ground_truths_values(tmp_path, write, models):
     assert question.tests == ("assert double(1) == 2", "assert double(2) == 4")
 
 
+def test_where_exported_tests_go_is_settled_before_they_are_sampled(tmp_path, write, models, capsys):
+    """Found out at the end, it costs all that was sampled."""
+    asked = []
+    models(lambda chat, seed: asked.append(chat) or "assert double(1) == 2")
+    argv = ["export-tests", "--data", write("d.jsonl", [DOUBLE]), "--tester", "t"]
+    for out in ([], ["--out", str(tmp_path)], ["--out", str(tmp_path / "d.jsonl" / "out.jsonl")]):
+        with pytest.raises(SystemExit) as status:
+            evaluation.main([*argv, *out])
+        assert status.value.code and not asked
+    assert "the following arguments are required: --out" in capsys.readouterr().err
+    out = tmp_path / "new" / "folder" / "out.jsonl"
+    evaluation.main([*argv, "--out", str(out)])
+    assert load_questions(str(out))[0].tests == ("assert double(1) == 2",)
+
+
 def test_help_tells_what_each_command_does(capsys):
     for argv in (["--help"], ["code", "--help"], ["tests", "--help"]):
         with pytest.raises(SystemExit):
