@@ -434,15 +434,20 @@ class Case:
     seconds: float  # that the canonical solution took
 
 
+def plus_calls(task: Task, part: str) -> tuple[list[list], list[str]]:
+    """The "base" or "plus" inputs of an EvalPlus task, as its own conversion makes them, and the call of each."""
+    convert = next((f for numbers, f in CONVERSIONS.items() if task.number in numbers.split()), list)
+    inputs = [list(convert(args)) for args in task.row[f"{part}_input"]]
+    return inputs, [f"{task.question.entry_point}({', '.join(map(source, args))})" for args in inputs]
+
+
 def plus_cases(task: Task, part: str, box: Sandbox) -> list[list[Case]]:
     """The "base" or "plus" cases of a task, expected values and times from the canonical solution.
 
     In groups, each to be run by one process: the values of one process have a limit, and where they are past it, the
     rest run each alone. An input whose value is too large even so is left out: five of MBPP/255, 30 MB to 1 GB.
     """
-    convert = next((f for numbers, f in CONVERSIONS.items() if task.number in numbers.split()), list)
-    inputs = [list(convert(args)) for args in task.row[f"{part}_input"]]
-    calls = [f"{task.question.entry_point}({', '.join(map(source, args))})" for args in inputs]
+    inputs, calls = plus_calls(task, part)
 
     def cases(group: Sequence[int]) -> dict[int, Case]:
         clock = "__import__('time').perf_counter()"

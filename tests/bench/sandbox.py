@@ -30,6 +30,7 @@ from statistics import median
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from eval import load_tasks, plus_calls
 from sandbox import QUICK, Sandbox, Status
 from tasks import Test
 
@@ -200,17 +201,14 @@ def scripts(folder: Path) -> None:
 
 def values(folder: Path) -> None:
     for name in ("HumanEvalPlus", "MbppPlus"):
-        rows = [json.loads(line) for line in gzip.open(folder / f"{name}.jsonl.gz", "rt")]
-        items = []
-        for row in rows:
-            inputs = [args for key in ("base_input", "plus_input") for args in row[key] or []]
-            calls = [f"{row['entry_point']}({', '.join(map(repr, args))})" for args in inputs if isinstance(args, list)]
-            items.append((row["prompt"] * (name[0] == "H") + row["canonical_solution"], calls))
-        with Sandbox(timeout=30.0) as box:
+        tasks = load_tasks(str(folder / f"{name}.jsonl.gz"))
+        items = [(task.question.reference, [call for part in ("base", "plus") for call in plus_calls(task, part)[1]])
+                 for task in tasks]  # fmt: skip
+        with Sandbox(timeout=30.0, memory_mb=4096) as box:
             known = box.ground_truth(items)
-        errors = {(row["task_id"], value.error) for row, task in zip(rows, known, strict=True) for value in task}
+        errors = {(task.question.id, value.error) for task, row in zip(tasks, known, strict=True) for value in row}
         bad = sorted(error for error in errors if error[1])
-        print(f"{name}: {sum(map(len, known))} calls of {len(rows)} ground truths; differing or failing: {bad}")
+        print(f"{name}: {sum(map(len, known))} calls of {len(tasks)} ground truths; differing or failing: {bad}")
 
 
 def main() -> None:
