@@ -42,7 +42,8 @@ def main() -> None:
     parser.add_argument("--model", help="checkpoint folder for both roles; without it the embedded default")
     parser.add_argument("--steps", type=int, help="steps that count, after a first one (default 3, 1 with --model)")
     args = parser.parse_args()
-    base = dict(batch_questions=8, programs=8, suites=6, asserts=5, coder_reply_limit=96, tester_reply_limit=96)
+    names = "batch_questions programs suites asserts coder_reply_limit tester_reply_limit".split()
+    base = {name: codea1.PRESETS["tiny"][name] for name in names}
     if args.model:
         data = Path(os.environ["CODEA1_DATA"]) / "MbppPlus.jsonl.gz"
         base = dict(coder=args.model, questions=data, batch_questions=2, programs=4, suites=2, asserts=3, warmup=0,
