@@ -63,10 +63,12 @@ if not AS_WORKER:  # every fork copies what a worker has loaded, and the rules t
 
 MAX_REPLY = 16 << 20  # bytes of one encoded value; of all values of a program 4 times as much
 MAX_ITEMS, MAX_DEPTH = 2_000_000, 100  # items of a value, nested ones too, and their nesting
-QUICK = 0.005, 0.1  # CPU seconds for all calls of a program, when its turn first comes, and when it comes again
+QUICK = 0.003, 0.1  # CPU seconds for all calls of a program, when its turn first comes, and when it comes again
 RESUMES = 8  # times that a program is started again after a crash or a timeout
 SCRIPT, SCRIPT_MB = 20, 4096  # a script has this many times the limit of one call; its least memory is as in EvalPlus
 FOLDER_MB = 64  # size of the private folder
+
+TOO_LARGE = "too large"  # the error of such a value
 
 # What came of a call: the first byte of a reply. A program chooses between the first two only.
 VALUE, RAISED, TIMEOUT, CRASH, NOT_RUN = b"v", b"e", b"t", b"x", b"n"
@@ -99,7 +101,8 @@ class Opaque:
 
 
 class Value(NamedTuple):
-    """What a call returned; else error: an exception's name, timeout, crash, not_run, malformed, nondeterministic."""
+    """What a call returned; else error: an exception's name, timeout, crash, not_run, malformed, nondeterministic, too
+    large (alone, or with those before it)."""
 
     ok: bool
     value: Any = None
@@ -680,6 +683,8 @@ class Child:
         data, buffer = memoryview(frame(message)), bytearray()
         try:
             while (reply := self.reply(buffer)) is None or data:
+                if time.monotonic() > self.check_at and self.exceeded():
+                    return TIMEOUT
                 self.poll.register(self.sock, select.POLLIN | (select.POLLOUT if data else 0))
                 for _, event in self.poll.poll(max(self.check_at - time.monotonic(), 0) * 1000):
                     with suppress(BlockingIOError):  # a program can make its socket look as if there were data
@@ -689,8 +694,6 @@ class Child:
                             if not (chunk := self.sock.recv(1 << 18, socket.MSG_DONTWAIT)):
                                 return CRASH
                             buffer += chunk
-                if time.monotonic() > self.check_at and self.exceeded():
-                    return TIMEOUT
             return reply
         except (ConnectionError, ValueError):
             return CRASH
@@ -712,7 +715,7 @@ class Child:
         used, now = self.server.seconds(self.slot), time.monotonic()
         self.used = used if self.used is None else self.used
         left = min(self.cpu - (used - self.used), self.deadline - now)
-        self.check_at = now + min(max(left, 0.005), 0.25)
+        self.check_at = now + min(max(left, 0.001 if self.hurried else 0.005), 0.25)
         return left <= 0 or (self.hurried and self.server.asleep() and not self.poll.poll(0))
 
 
@@ -758,7 +761,7 @@ class Supervisor:
                 wall = min(walls[0] + begun - time.monotonic(), walls[1 + len(replies)]) if walls else None
                 reply = child.ask(["call", calls[len(replies)]], math.inf if walls else timeout, wall)
                 room -= len(reply)
-                replies.append(reply if room > 0 and len(reply) <= MAX_REPLY else VALUE + b'{"opaque":"too large"}')
+                replies.append(reply if room > 0 and len(reply) <= MAX_REPLY else RAISED + TOO_LARGE.encode())
                 going = reply[:1] in (VALUE, RAISED)
             child.close()
             if loaded[:1] != VALUE or len(replies) == len(calls):
@@ -939,7 +942,8 @@ class Sandbox:
             for table, calls, run in zip(known, rest, runs, strict=True):
                 for call, got in zip(calls, run.result(), strict=True):
                     steady = not seed or (got.ok and same(table[call].value, got.value))
-                    table[call] = got if steady else Value(False, None, "nondeterministic")
+                    large = got.error == TOO_LARGE  # no sign of chance: the bound falls elsewhere in another order
+                    table[call] = got if steady or large else Value(False, None, "nondeterministic")
         return [[table[call] for call in calls] for table, (_, calls) in zip(known, items, strict=True)]
 
     def check_script(self, program: str, script: str, entry_point: str, timeout: float) -> Status:

@@ -4,12 +4,15 @@ import itertools
 import json
 import multiprocessing
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -200,6 +203,36 @@ def f(kind):
     assert errors == {"fixed": "", "random": "nondeterministic", "clock": "nondeterministic", "match": "",
                       "order": "nondeterministic", "state": "nondeterministic", "missing": "KeyError"}  # fmt: skip
     assert got[0].value == 7 and isinstance(got[5].value, Opaque)
+
+
+class SlowToRead(socket.socket):
+    """A socket from which data takes longer to read than the next look at the limits is away."""
+
+    def recv(self, *args):
+        data = super().recv(*args)
+        time.sleep(0.05)
+        return data
+
+
+def test_a_reply_that_is_there_when_the_limits_are_looked_at_counts(monkeypatch):
+    """It was thrown away: now and then an honest program had to run once more, after all those that hang."""
+    ends = []
+    server = SimpleNamespace(command=lambda what, slot, fd: ends.append(os.dup(fd)), asleep=lambda: True,
+                             seconds=lambda slot: 100.0)  # fmt: skip
+    child = sandbox.Child(server, b"p", b"0", select.poll())
+    child.sock = SlowToRead(fileno=child.sock.detach())
+    monkeypatch.setattr(sandbox.os, "urandom", bytes)  # makes the reply known before the request
+    os.write(ends[0], sandbox.HEAD.pack(os.urandom(8), 5) + b"vdone")
+    assert child.ask(["work"], 1.0, hurried=True) == b"vdone"
+    child.sock.close()
+    os.close(ends[0])
+
+
+def test_values_too_large_together_are_not_called_nondeterministic(box):
+    """Twelve values of 8 MB pass the bound of a process at the ninth, and, run backwards, at the fourth."""
+    program = "def f(i):\n    return 'x' * 8_000_000 + str(i)\n"
+    errors = {value.error for value in box.ground_truth([(program, [f"f({i})" for i in range(12)])])[0]}
+    assert errors == {"", "too large"}
 
 
 def test_hanging_inputs_do_not_keep_the_ground_truth_from_the_others(box):

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from eval import load_tasks, plus_calls
-from sandbox import QUICK, Sandbox, Status
+from sandbox import Sandbox, Status
 from tasks import Test
 
 # Programs as language models write them for short questions, with the imports that they like.
@@ -140,21 +140,22 @@ def in_turn(rounds: int, *measurements: Callable[[], Cost]) -> list[Cost]:
     return [Cost(*map(median, zip(*column, strict=True))) for column in zip(*runs, strict=True)]
 
 
-def hanging(items: list, workers: int, body: str) -> tuple[float, float]:
-    """Programs per second that do not hang, until the last of them is done, when every tenth has this for a body; and
-    seconds until all are done."""
+def hanging(items: list, workers: int, body: str = "") -> tuple[float, float]:
+    """Programs per second of nine in ten, until the last of them is done, when every tenth hangs with this for a body,
+    or does not; and seconds until all are done."""
     with Sandbox(workers=workers, timeout=1.0) as box:
         box.judge(items[:20])
         done, futures, start = [], [], time.perf_counter()
         for i, (program, name, tests) in enumerate(items):
-            if hangs := body and i % 10 == 9:
+            tenth = i % 10 == 9
+            if tenth and body:
                 program, tests = f"{program}\nimport time\ndef {name}(xs):\n    {body}\n", tests[:1]
             futures.append(box.submit(program, tests))
-            if not hangs:
+            if not tenth:
                 futures[-1].add_done_callback(lambda _: done.append(time.perf_counter() - start))
         statuses = [future.result() for future in futures]
         seconds = time.perf_counter() - start
-    assert statuses.count([Status.TIMEOUT]) == len(items) - len(done)
+    assert statuses.count([Status.TIMEOUT]) == (len(items) - len(done) if body else 0)
     return len(done) / max(done), seconds
 
 
@@ -175,14 +176,12 @@ def measure(workers: int, n: int, rounds: int) -> None:
     print("cost of a layer: CPU time for a program with every layer on, less that without the layer")
     for without, cost in list(zip(sets, costs, strict=True))[1:]:
         print(f"  {without[0] if without[1:] == () else 'all of them':20} {costs[0].cpu - cost.cpu:+.2f} ms")
-    print(f"1 in 10 hangs, limit 1 s. One that sleeps should cost the others nothing, one that uses its core at most "
-          f"{QUICK[0] * 1e3:.0f} ms of it before they are done:")  # fmt: skip
-    none, seconds = hanging(items[: n // 8], workers, "")
+    print("1 in 10 hangs, limit 1 s: the rate of the other nine, beside that where the tenth is like them")
     for name, body in ("sleeping", "time.sleep(100)"), ("spinning", "while True: pass"):
-        rate, seconds = hanging(items[: n // 8], workers, body)
-        left = 1 / (1 + QUICK[0] * none / 9 / workers) if name == "spinning" else 1
-        print(f"  {name}: the others at {rate:.0f} programs/s, {rate / none:.0%} of {none:.0f} without (expected: at "
-              f"least {left:.0%}); all {n // 8} done after {seconds:.1f} s")  # fmt: skip
+        runs = [(hanging(items[: n // 8], workers), hanging(items[: n // 8], workers, body)) for _ in range(rounds)]
+        without, beside, seconds = (median(run[i][j] for run in runs) for i, j in ((0, 0), (1, 0), (1, 1)))
+        print(f"  {name}: {beside:.0f} programs/s, {beside / without:.0%} of {without:.0f}; all {n // 8} are done after "
+              f"{seconds:.1f} s")  # fmt: skip
 
 
 def scripts(folder: Path) -> None:
