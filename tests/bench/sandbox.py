@@ -180,7 +180,7 @@ def measure(workers: int, n: int, rounds: int) -> None:
     for name, body in ("sleeping", "time.sleep(100)"), ("spinning", "while True: pass"):
         runs = [(hanging(items[: n // 8], workers), hanging(items[: n // 8], workers, body)) for _ in range(rounds)]
         without, beside, seconds = (median(run[i][j] for run in runs) for i, j in ((0, 0), (1, 0), (1, 1)))
-        print(f"  {name}: {beside:.0f} programs/s, {beside / without:.0%} of {without:.0f}; all {n // 8} are done after "
+        print(f"  {name}: {beside:.0f} programs/s, {beside / without:.0%} of {without:.0f}; all {n // 8} done after "
               f"{seconds:.1f} s")  # fmt: skip
 
 
