@@ -68,9 +68,8 @@ class Config:
             f"partial_rotary_factor in {rope}": rope.get("partial_rotary_factor", 1.0) != 1.0,
             f"config.json with two RoPE bases {bases}": len(bases) > 1,
         }
-        for name, found in wrong.items():
-            if found:
-                raise ValueError(f"{name}: not supported by this plain qwen2 model")
+        if found := [name for name, is_so in wrong.items() if is_so]:
+            raise ValueError(f"{'; '.join(found)}: not supported by this plain qwen2 model")
         names = [f.name for f in fields(cls) if f.name != "extra"]
         both = [*rope.items(), *raw.items()]  # the RoPE base stands in either, in newer and in older files
         known = {k: v for k, v in both if k in names and v is not None}
@@ -88,8 +87,7 @@ class Config:
 
 
 # ---------------------------------------------------------------- transformer
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""(layer, q (B, T, H, D), k (B, T, K, D), v (B, T, K, D)) -> (B, T, H, D): the caller's rule of who looks at what."""
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # (layer, q (B, T, H, D), k and v (B, T, K, D)): who sees whom
 
 
 def attention(layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -114,11 +112,9 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class RMSNorm(nn.RMSNorm):
-    """Computes in float32 and keeps half of what the library's keeps for the backward pass: no float32 copy of x."""
+    """Computes in float32, without the float32 copy of x that the library's makes and keeps for the backward pass."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.is_inference_mode_enabled():
-            return super().forward(x)
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
         return (x * (norm.square() / x.shape[-1] + self.eps).rsqrt()).to(x.dtype) * self.weight
 
@@ -263,8 +259,8 @@ class Tokenizer:
             raise ValueError(f"{path}: the tokenizer lacks <|im_start|> or <|im_end|>, which the ChatML frame needs")
         self.start, self.end = control["<|im_start|>"], control["<|im_end|>"]
         files = [path / name for name in ("generation_config.json", "config.json") if (path / name).exists()]
-        ends = [read_json(file).get("eos_token_id") for file in files]  # each an id, a list of ids, or nothing
-        ends = [i for found in ends for i in (found if isinstance(found, list) else [found]) if i is not None]
+        found = [read_json(file).get("eos_token_id") for file in files]  # each an id, a list of ids, or nothing
+        ends = [i for ids in found for i in (ids if isinstance(ids, list) else [ids]) if i is not None]
         self.eos_ids = tuple(dict.fromkeys([*ends, self.end]))  # every id that ends a reply
 
     @classmethod
@@ -403,13 +399,10 @@ def generate(
         "max_new_tokens must be >= 1, for all or for each": len(limits) != len(prompts) or min(limits, default=1) < 1,
         "a prompt is empty: there is nothing to continue": not all(map(len, prompts)),
     }
-    for message, found in wrong.items():
-        if found:
-            raise ValueError(message)
-    if not prompts:
-        return []
+    if found := [message for message, is_so in wrong.items() if is_so]:
+        raise ValueError("; ".join(found))
     results: list[list] = [[None] * n for _ in prompts]
-    c, longest = model.config, max(len(p) + limit for p, limit in zip(prompts, limits, strict=True))
+    c, longest = model.config, max((len(p) + limit for p, limit in zip(prompts, limits, strict=True)), default=1)
     row_bytes = longest * 2 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim * model.head.element_size()
     slots = slots or max((cache_bytes or cache_room(model.head.device)) // row_bytes, 1)
     with torch.inference_mode():
@@ -451,12 +444,10 @@ def laid_out(model: Qwen2, vocab_size: int) -> tuple[Sequence[Layer], Callable[[
         qkv, bias = pack(torch.cat([x.weight for x in wide]), None), torch.cat([x.bias for x in wide])
         o, gate, up, down = (pack(x.weight, None) for x in (a.o_proj, m.gate_proj, m.up_proj, m.down_proj))
 
-        def gated(h: Tensor) -> Tensor:
-            return linear.binary(h, linear(h, gate, None, "swish", [], ""), up, None, "mul")
-
         layer.qkv = lambda h: linear(h, qkv, bias, "none", [], "")
         layer.add_attention = lambda x, out: linear.binary(out, x, o, None, "add")
-        layer.add_mlp = lambda x, h: linear.binary(gated(h), x, down, None, "add")
+        layer.add_mlp = lambda x, h: linear.binary(
+            linear.binary(h, linear(h, gate, None, "swish", [], ""), up, None, "mul"), x, down, None, "add")
         return layer
     packed = pack(head, None)
     return list(map(lay_out, layers)), lambda states: linear(states, packed, None, "none", [], "")
@@ -483,7 +474,7 @@ class Sampler:
             self.done = torch.ones(size, dtype=torch.bool)
             # Random key, token to be decoded next, columns of the prompt before its last token, columns in use, limit.
             self.state = torch.zeros(5, size, dtype=torch.int64)
-            longest = max(limits) + 1  # one more than a reply needs: a row that has ended writes there until collected
+            longest = max(limits, default=0) + 1  # a row that has ended writes into the last until it is collected
             self.ids, self.logprobs = torch.zeros(size, longest, dtype=torch.int64), torch.zeros(size, longest)
             empty = torch.zeros(2, size, c.num_key_value_heads, 0, c.head_dim, dtype=model.head.dtype)
         self.cache = [empty] * c.num_hidden_layers  # keys and values of each layer (2, S, K, C, D)
@@ -491,7 +482,7 @@ class Sampler:
 
     def refill(self) -> None:
         """Put waiting rows into the free slots."""
-        slots = [slot for slot, row in enumerate(self.rows) if row is None][:len(self.waiting)]
+        slots, device = [i for i, row in enumerate(self.rows) if row is None][:len(self.waiting)], self.state.device
         if not slots:
             return
         taken: dict[int, list[int]] = {}  # prompt -> slots; the rows of a prompt wait one after the other
@@ -499,14 +490,13 @@ class Sampler:
         for slot in slots:
             prompt, sample = self.rows[slot] = self.waiting.popleft()
             taken.setdefault(prompt, []).append(slot)
-            ids = self.prompts[prompt]
-            starts.append((prompt, sample, ids[-1], len(ids) - 1, self.limits[prompt]))
+            starts.append((prompt, sample, (ids := self.prompts[prompt])[-1], len(ids) - 1, self.limits[prompt]))
         prompt, sample, token, first, limit = torch.tensor(starts).T
-        state = torch.stack((row_keys(self.seed, prompt, sample), token, first, first, limit))
-        self.state[:, slots] = state.to(self.state.device)
+        self.state[:, slots] = torch.stack((row_keys(self.seed, prompt, sample), token, first, first, limit)).to(device)
         self.done[slots] = False
         self.fit(int(self.state[3].max()))
-        new, size = list(taken), max(PREFILL_TOKENS // int(first.max() + 1), 1)
+        last, size = int(prompt[-1]), max(PREFILL_TOKENS // int(first.max() + 1), 1)
+        new = sorted(taken, key=lambda i: (i == last, self.prompts[i]))  # those that begin alike side by side
         for wave in (new[i:i + size] for i in range(0, len(new), size)):
             known = self.latest | self.prefill([prompt for prompt in wave if prompt not in self.latest])
             for prompt in wave:
@@ -515,18 +505,28 @@ class Sampler:
             self.latest = {wave[-1]: known[wave[-1]]}
 
     def prefill(self, prompts: list[int]) -> dict[int, list[Tensor]]:
-        """Keys and values (2, K, T, D) of each layer, for each prompt less its last token; all run in one row."""
+        """Keys and values (2, K, T, D) of each layer, for each prompt less its last token. All run as one row."""
         ids, found = [self.prompts[prompt][:-1] for prompt in prompts], {prompt: [] for prompt in prompts}
         counts, device = list(map(len, ids)), self.state.device
+        tree: dict[tuple[int, int], int] = {}  # (place of the id before, id) -> place in the row: once if begun alike
+        places, firsts = [], []  # place of each token of all prompts, and for each place the first of these tokens
+        for prompt in ids:
+            place = -1
+            for token in prompt:
+                place = tree.setdefault((place, token), len(tree))
+                firsts += [len(places)] if place == len(firsts) else []
+                places.append(place)
+        row, places, firsts = (torch.tensor(x).long().to(device) for x in ([i for _, i in tree], places, firsts))
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            parts = list(zip(*(x.split(counts, 1) for x in (q, k, v)), strict=True))
+            parts = list(zip(*(x[:, places].split(counts, 1) for x in (q, k, v)), strict=True))
             for prompt, (_, keys, values) in zip(prompts, parts, strict=True):
                 found[prompt].append(torch.cat((keys, values)).transpose(1, 2))
-            return torch.cat([attention(layer, *part) if part[0].numel() else part[0] for part in parts], 1)
+            out = [attention(layer, *part) if part[0].numel() else part[0] for part in parts]
+            return torch.cat(out, 1)[:, firsts]
         if prompts:
-            row, positions = torch.tensor([i for x in ids for i in x]), torch.cat([torch.arange(n) for n in counts])
-            self.model.hidden(row.long()[None].to(device), positions[None].to(device), attend, layers=self.layers)
+            positions = torch.cat([torch.arange(n, device=device) for n in counts])[firsts]
+            self.model.hidden(row[None], positions[None], attend, layers=self.layers)
         return found
 
     def decode(self, steps: int) -> None:

@@ -155,6 +155,23 @@ def test_a_prompt_is_prefilled_once_however_its_samples_are_spread(monkeypatch):
     assert [s.ids for group in few for s in group] == [s.ids for group in many for s in group]
 
 
+def test_beginnings_in_common_run_once_and_change_nothing(monkeypatch):
+    """Prompts share a system text, and a tester's prompts the question: one row holds each shared token once."""
+    model, (system, question, *programs) = tiny(), ragged(6, 20)
+    prompts = [system + question + program for program in programs]
+    prompts += [prompts[0], system + question[:-3], system, question, system[:1]]  # the same, beginnings, an end
+    alone = [generate(model, [prompt], 1, 6, 0.0) for prompt in prompts]
+    sizes, hidden = [], Qwen2.hidden
+    monkeypatch.setattr(Qwen2, "hidden", lambda self, ids, *args, **kwargs: sizes.append(ids.shape[1]) or hidden(
+        self, ids, *args, **kwargs))
+    together = generate(model, prompts, 1, 6, 0.0)
+    assert sizes[0] == len({tuple(prompt[:i]) for prompt in prompts for i in range(1, len(prompt))})
+    for (one,), ((other,),) in zip(together, alone, strict=True):
+        assert one.ids == other.ids and one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    monkeypatch.setattr("model.PREFILL_TOKENS", 60)  # in several waves
+    assert [one.ids for (one,) in generate(model, prompts, 1, 6, 0.0)] == [one.ids for (one,) in together]
+
+
 def test_the_cache_follows_the_memory_budget_and_the_need(monkeypatch):
     sizes, fit = [], Sampler.fit
 
