@@ -496,7 +496,7 @@ class Sampler:
         self.done[slots] = False
         self.fit(int(self.state[3].max()))
         last, size = int(prompt[-1]), max(PREFILL_TOKENS // int(first.max() + 1), 1)
-        new = sorted(taken, key=lambda i: (i == last, self.prompts[i]))  # those that begin alike side by side
+        new = sorted(taken, key=lambda i: (i == last, i not in self.latest, self.prompts[i]))  # begun alike: together
         for wave in (new[i:i + size] for i in range(0, len(new), size)):
             known = self.latest | self.prefill([prompt for prompt in wave if prompt not in self.latest])
             for prompt in wave:
