@@ -71,11 +71,9 @@ class Config:
         if found := [name for name, is_so in wrong.items() if is_so]:
             raise ValueError(f"{'; '.join(found)}: not supported by this plain qwen2 model")
         names = [f.name for f in fields(cls) if f.name != "extra"]
-        both = [*rope.items(), *raw.items()]  # the RoPE base stands in either, in newer and in older files
-        known = {k: v for k, v in both if k in names and v is not None}
+        known = {k: v for k, v in [*rope.items(), *raw.items()] if k in names and v is not None}  # RoPE's base: either
         known.setdefault("num_key_value_heads", known.get("num_attention_heads"))
-        missing = [name for name in names[:6] if known.get(name) is None]
-        if missing:
+        if missing := [name for name in names[:6] if known.get(name) is None]:
             raise ValueError(f"config.json lacks {', '.join(missing)}")
         return cls(**known, extra={k: v for k, v in raw.items() if k not in names})
 
@@ -112,9 +110,11 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class RMSNorm(nn.RMSNorm):
-    """Computes in float32, without the float32 copy of x that the library's makes and keeps for the backward pass."""
+    """Computes in float32 and keeps half of what the library's keeps for the backward pass: no float32 copy of x."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if torch.is_inference_mode_enabled():
+            return super().forward(x)
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
         return (x * (norm.square() / x.shape[-1] + self.eps).rsqrt()).to(x.dtype) * self.weight
 
@@ -156,8 +156,7 @@ class Qwen2(nn.Module):
     """The causal language model. `Qwen2(config)` starts from random weights (torch's global generator)."""
     def __init__(self, config: Config):
         super().__init__()
-        self.config = config
-        self.generation_config = {"eos_token_id": config.eos_token_id}  # a loaded folder's own, if it has one
+        self.config, self.generation_config = config, {"eos_token_id": config.eos_token_id}  # or a loaded folder's own
         self.model = nn.ModuleDict({
             "embed_tokens": nn.Embedding(config.vocab_size, config.hidden_size),
             "layers": nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers)),
@@ -310,11 +309,10 @@ def default_system(path: Path) -> str | None:
     join = r"""(?:['"]\s*\+\s*['"]|['"]?\s*\+\s*['"]?|\s*-?\}\}|\{\{-?\s*)?"""  # between literal and name
     role, content = (rf"""\w+(?:\.{name}|\[['"]{name}['"]\])""" for name in ("role", "content"))
     turn = join.join((r"<\|im_start\|>", role, line, content, r"<\|im_end\|>", line))
-    reply = rf"<\|im_start\|>assistant{line}"
-    if not re.search(turn, template) or not re.search(reply, template) or "bos_token" in template:
+    turns = re.search(turn, template) and re.search(rf"<\|im_start\|>assistant{line}", template)
+    if not turns or "bos_token" in template:
         raise ValueError(f"{path}: there is no chat template, or another than that of ChatML, the only one supported")
-    text = rf"""<\|im_start\|>system{line}((?:(?!['"]\s*\+|\{{\{{|<\|im_).)*)<\|im_end\|>"""
-    found = re.search(text, template, re.DOTALL)
+    found = re.search(rf"""(?s)<\|im_start\|>system{line}((?:(?!['"]\s*\+|\{{\{{|<\|im_).)*)<\|im_end\|>""", template)
     return re.sub(r"\\(.)", lambda m: {"n": "\n"}.get(m[1], m[1]), found[1], flags=re.DOTALL) if found else None
 
 
@@ -391,6 +389,7 @@ def generate(
     as cache_bytes (default half of what is free on a GPU, else 2 GiB) hold at full length, at least one. cuda_graphs:
     replay a step's kernels, not launch them one by one.
     """
+    prompts = [list(map(int, prompt)) for prompt in prompts]
     limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
     wrong = {
         f"temperature must be a finite number >= 0, got {temperature}": not 0 <= temperature < math.inf,
@@ -401,8 +400,10 @@ def generate(
     }
     if found := [message for message, is_so in wrong.items() if is_so]:
         raise ValueError("; ".join(found))
+    if not prompts:
+        return []
     results: list[list] = [[None] * n for _ in prompts]
-    c, longest = model.config, max((len(p) + limit for p, limit in zip(prompts, limits, strict=True)), default=1)
+    c, longest = model.config, max(len(p) + limit for p, limit in zip(prompts, limits, strict=True))
     row_bytes = longest * 2 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim * model.head.element_size()
     slots = slots or max((cache_bytes or cache_room(model.head.device)) // row_bytes, 1)
     with torch.inference_mode():
@@ -449,14 +450,13 @@ def laid_out(model: Qwen2, vocab_size: int) -> tuple[Sequence[Layer], Callable[[
         layer.add_mlp = lambda x, h: linear.binary(
             linear.binary(h, linear(h, gate, None, "swish", [], ""), up, None, "mul"), x, down, None, "add")
         return layer
-    packed = pack(head, None)
-    return list(map(lay_out, layers)), lambda states: linear(states, packed, None, "none", [], "")
+    return list(map(lay_out, layers)), partial(lambda w, h: linear(h, w, None, "none", [], ""), pack(head, None))
 
 
 class Sampler:
     """One call of `generate`: S slots with a reply each, and the key/value cache that they share.
 
-    `refill` puts waiting rows into free slots, `prefill` computes a new prompt's keys and values once for all its rows,
+    `refill` puts waiting rows into free slots, `prefill` computes new prompts' keys and values, what they share once,
     `decode` adds tokens to all slots, each of its own length. A row starts by decoding its prompt's last token.
     """
     def __init__(self, model: Qwen2, layers: Sequence[Layer], logits_of: Callable, prompts: Sequence[Sequence[int]],
@@ -474,7 +474,7 @@ class Sampler:
             self.done = torch.ones(size, dtype=torch.bool)
             # Random key, token to be decoded next, columns of the prompt before its last token, columns in use, limit.
             self.state = torch.zeros(5, size, dtype=torch.int64)
-            longest = max(limits, default=0) + 1  # a row that has ended writes into the last until it is collected
+            longest = max(limits) + 1  # one more than a reply needs: a row that has ended writes there until collected
             self.ids, self.logprobs = torch.zeros(size, longest, dtype=torch.int64), torch.zeros(size, longest)
             empty = torch.zeros(2, size, c.num_key_value_heads, 0, c.head_dim, dtype=model.head.dtype)
         self.cache = [empty] * c.num_hidden_layers  # keys and values of each layer (2, S, K, C, D)

@@ -68,7 +68,7 @@ RESUMES = 8  # times that a program is started again after a crash or a timeout
 SCRIPT, SCRIPT_MB = 20, 4096  # a script has this many times the limit of one call; its least memory is as in EvalPlus
 FOLDER_MB = 64  # size of the private folder
 
-TOO_LARGE = "too large"  # the error of such a value
+TOO_LARGE = "too large"  # what is said of such a value
 
 # What came of a call: the first byte of a reply. A program chooses between the first two only.
 VALUE, RAISED, TIMEOUT, CRASH, NOT_RUN = b"v", b"e", b"t", b"x", b"n"
@@ -77,7 +77,8 @@ HEAD = struct.Struct("!8sI")  # in front of a reply: the number of its request, 
 
 
 class Status(Enum):
-    """PASS; FAIL: another value; ERROR: exception, exit, crash; TIMEOUT; NOT_RUN: given up after too many crashes."""
+    """PASS; FAIL: another value; ERROR: exception, exit, crash, values too large together; TIMEOUT; NOT_RUN: given up
+    after too many crashes."""
 
     PASS, FAIL, ERROR, TIMEOUT, NOT_RUN = "pass", "fail", "error", "timeout", "not_run"
 
@@ -102,7 +103,7 @@ class Opaque:
 
 class Value(NamedTuple):
     """What a call returned; else error: an exception's name, timeout, crash, not_run, malformed, nondeterministic, too
-    large (alone, or with those before it)."""
+    large (with those before it; one that is too large by itself is Opaque)."""
 
     ok: bool
     value: Any = None
@@ -182,7 +183,7 @@ def dump(value: Any) -> bytes:
             return data
     except OverflowError:
         pass
-    return to_json({"opaque": digest(value) if type(value) in (list, tuple) else "too large"}).encode()
+    return to_json({"opaque": digest(value) if type(value) in (list, tuple) else TOO_LARGE}).encode()
 
 
 def digest(value: list | tuple) -> str:
@@ -683,9 +684,9 @@ class Child:
         data, buffer = memoryview(frame(message)), bytearray()
         try:
             while (reply := self.reply(buffer)) is None or data:
+                self.poll.register(self.sock, select.POLLIN | (select.POLLOUT if data else 0))
                 if time.monotonic() > self.check_at and self.exceeded():
                     return TIMEOUT
-                self.poll.register(self.sock, select.POLLIN | (select.POLLOUT if data else 0))
                 for _, event in self.poll.poll(max(self.check_at - time.monotonic(), 0) * 1000):
                     with suppress(BlockingIOError):  # a program can make its socket look as if there were data
                         if event & select.POLLOUT:
@@ -942,8 +943,7 @@ class Sandbox:
             for table, calls, run in zip(known, rest, runs, strict=True):
                 for call, got in zip(calls, run.result(), strict=True):
                     steady = not seed or (got.ok and same(table[call].value, got.value))
-                    large = got.error == TOO_LARGE  # no sign of chance: the bound falls elsewhere in another order
-                    table[call] = got if steady or large else Value(False, None, "nondeterministic")
+                    table[call] = got if steady else Value(False, None, "nondeterministic")
         return [[table[call] for call in calls] for table, (_, calls) in zip(known, items, strict=True)]
 
     def check_script(self, program: str, script: str, entry_point: str, timeout: float) -> Status:

@@ -153,6 +153,11 @@ def test_a_prompt_is_prefilled_once_however_its_samples_are_spread(monkeypatch):
     assert sorted(seen) == [0, 1, 2]
     many = generate(model, prompts, 5, 6, seed=1, slots=15)
     assert [s.ids for group in few for s in group] == [s.ids for group in many for s in group]
+    monkeypatch.setattr("model.PREFILL_TOKENS", 1)  # a wave for every prompt
+    for slots in (3, 4, 7):
+        seen.clear()
+        generate(model, ragged(12, 9), 3, [1 + i % 5 for i in range(12)], seed=1, slots=slots)
+        assert sorted(seen) == list(range(12))
 
 
 def test_beginnings_in_common_run_once_and_change_nothing(monkeypatch):
@@ -168,8 +173,12 @@ def test_beginnings_in_common_run_once_and_change_nothing(monkeypatch):
     assert sizes[0] == len({tuple(prompt[:i]) for prompt in prompts for i in range(1, len(prompt))})
     for (one,), ((other,),) in zip(together, alone, strict=True):
         assert one.ids == other.ids and one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
-    monkeypatch.setattr("model.PREFILL_TOKENS", 60)  # in several waves
-    assert [one.ids for (one,) in generate(model, prompts, 1, 6, 0.0)] == [one.ids for (one,) in together]
+    monkeypatch.setattr("model.PREFILL_TOKENS", 2 * max(map(len, prompts)))  # waves of two: those most alike
+    sizes.clear()
+    kinds = [prompts, [tuple(prompt) for prompt in prompts], [torch.tensor(prompt) for prompt in prompts]]
+    for same in kinds:
+        assert [one.ids for (one,) in generate(model, same, 1, 6, 0.0)] == [one.ids for (one,) in together]
+    assert sum(n for n in sizes if n > 1) <= 0.7 * 3 * sum(map(len, prompts))
 
 
 def test_the_cache_follows_the_memory_budget_and_the_need(monkeypatch):

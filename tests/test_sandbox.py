@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -228,8 +229,21 @@ def test_a_reply_that_is_there_when_the_limits_are_looked_at_counts(monkeypatch)
     os.close(ends[0])
 
 
+def test_a_program_that_waits_for_its_request_does_not_hang(monkeypatch):
+    """Its worker was late to send a long source, found it asleep, and gave it up without having asked."""
+    ends, frame = [], sandbox.frame
+    server = SimpleNamespace(command=lambda what, slot, fd: ends.append(os.dup(fd)), asleep=lambda: True,
+                             seconds=lambda slot: 0.0)  # fmt: skip
+    child = sandbox.Child(server, b"p", b"0", select.poll())
+    monkeypatch.setattr(sandbox, "frame", lambda message: time.sleep(0.05) or frame(message))
+    assert child.ask(["work"], 1.0, hurried=True) == sandbox.TIMEOUT  # nobody answers
+    assert sandbox.receive(partial(os.read, ends[0]))[1:] == ["work"]
+    child.sock.close()
+    os.close(ends[0])
+
+
 def test_values_too_large_together_are_not_called_nondeterministic(box):
-    """Twelve values of 8 MB pass the bound of a process at the ninth, and, run backwards, at the fourth."""
+    """Of twelve values of 8 MB the last pass the bound of a process; run backwards, the first would."""
     program = "def f(i):\n    return 'x' * 8_000_000 + str(i)\n"
     errors = {value.error for value in box.ground_truth([(program, [f"f({i})" for i in range(12)])])[0]}
     assert errors == {"", "too large"}
