@@ -148,7 +148,7 @@ GUARDS = [
     ),
     Guard(
         "RoPE base: read from both places of config.json", "model.py",
-        "both = [*rope.items(), *raw.items()]", "both = raw.items()",
+        "for k, v in [*rope.items(), *raw.items()] if", "for k, v in raw.items() if",
         ("tests/test_model.py::test_both_places_of_the_rope_base_are_read_and_written",),
     ),
     Guard(
