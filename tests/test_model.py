@@ -173,12 +173,18 @@ def test_beginnings_in_common_run_once_and_change_nothing(monkeypatch):
     assert sizes[0] == len({tuple(prompt[:i]) for prompt in prompts for i in range(1, len(prompt))})
     for (one,), ((other,),) in zip(together, alone, strict=True):
         assert one.ids == other.ids and one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
-    monkeypatch.setattr("model.PREFILL_TOKENS", 2 * max(map(len, prompts)))  # waves of two: those most alike
-    sizes.clear()
-    kinds = [prompts, [tuple(prompt) for prompt in prompts], [torch.tensor(prompt) for prompt in prompts]]
-    for same in kinds:
+    for same in ([tuple(prompt) for prompt in prompts], [torch.tensor(prompt) for prompt in prompts]):
         assert [one.ids for (one,) in generate(model, same, 1, 6, 0.0)] == [one.ids for (one,) in together]
-    assert sum(n for n in sizes if n > 1) <= 0.7 * 3 * sum(map(len, prompts))
+
+
+def test_prompts_that_begin_alike_are_prefilled_side_by_side(monkeypatch):
+    """Two questions' prompts that come in turn, in waves of two: each wave holds two prompts of one question."""
+    model, questions, sizes, hidden = tiny(), [[5] * 20, [7] * 20], [], Qwen2.hidden
+    monkeypatch.setattr(Qwen2, "hidden", lambda self, ids, *args, **kwargs: sizes.append(ids.shape[1]) or hidden(
+        self, ids, *args, **kwargs))
+    monkeypatch.setattr("model.PREFILL_TOKENS", 44)
+    generate(model, [[*question, i, 9] for i in range(4) for question in questions], 1, 1, 0.0)
+    assert [n for n in sizes if n > 1] == [22] * 4  # 20 in common, and one of each
 
 
 def test_the_cache_follows_the_memory_budget_and_the_need(monkeypatch):
