@@ -42,11 +42,10 @@ from grpo import Group, Policy, UpdateStats, group_advantages
 from mistake_book import MistakeBook
 from model import Config as ModelConfig
 from model import Qwen2, Sample, Tokenizer, generate, read_json
-from sandbox import Sandbox, SandboxError, Status
+from sandbox import Sandbox, SandboxError, Status, Truth
 from tasks import (
     Question,
     Test,
-    call_key,
     coder_messages,
     extract_tests,
     holds,
@@ -318,41 +317,59 @@ class Execution:
     status: list[dict[Test, Status]]  # (M,) of every test the program was given
 
 
-def validate(asserts: list[Test | None], truth: dict[str, object], wrong_answers: str, reference: str = "") -> Suite:
-    """Step 4 for one suite. truth: call -> the ground truth's value; a call without one is invalid.
+def validate(asserts: Sequence[Test | None], truths: dict[str, Truth], wrong_answers: str) -> Suite:
+    """Step 4 for one suite. truths: call -> what the ground truth makes of it.
 
-    A call that an earlier assert of the suite makes already is a duplicate, whatever the form of the assert and the
-    spelling of its arguments (`call_key`): otherwise one breaking call, asserted in K ways, would earn K times.
+    A call whose arguments, as the ground truth binds them, an earlier valid test of the suite has
+    already is a duplicate, whatever its form and spelling: otherwise one breaking call, asserted in
+    K ways, would earn K times. Programs get the call as it was bound: a right one need not have the
+    ground truth's names and defaults.
     """
     tests, seen, n_invalid = [], set(), 0
     for test in asserts:
-        key = call_key(test.call, reference) if test is not None else None
-        known = test is not None and test.call in truth and key not in seen
-        confirmed = relabel(test, truth[test.call]) if known else None
-        right = confirmed is not None and holds(truth[test.call], test)
+        truth = truths.get(test.call) if test is not None else None
+        confirmed = right = None
+        if truth is not None and truth.call is not None and truth.call.key not in seen:
+            bound = dataclasses.replace(test, call=truth.call.source)
+            confirmed = relabel(bound, truth.value.value)
+            right = confirmed is not None and holds(truth.value.value, test)
         n_invalid += not right
         if confirmed is not None and (right or wrong_answers == "relabel"):
             tests.append(confirmed)
-        seen.add(key)
+            seen.add(truth.call.key)
     return Suite(tuple(tests), n_invalid)
 
 
-def execute(box: Sandbox, question: Question, programs: list[str], replies: list[list[str]], history: list[Test],
-            cfg: Config) -> Execution:
-    """Steps 4 and 5 for one question: the ground truth answers every distinct call once; then each program runs the
-    valid tests of its own suites and T_hist, each distinct test once."""
-    asserts = [[extract_tests(text, question.entry_point, cfg.asserts) for text in row] for row in replies]
-    calls = list(dict.fromkeys([*(t.call for row in asserts for suite in row for t in suite if t is not None),
-                                *(t.call for t in history)]))
-    values = box.ground_truth([(question.reference, calls)])[0] if calls else []
-    truth = {call: v.value for call, v in zip(calls, values, strict=True) if v.ok}
-    suites = [[validate(suite, truth, cfg.wrong_answers, question.reference) for suite in row] for row in asserts]
-    confirmed = [t for t in history if t.call in truth and holds(truth[t.call], t)]
-    given = [list(dict.fromkeys([*(t for suite in row for t in suite.tests), *confirmed])) for row in suites]
-    verdicts = box.judge([(p, question.entry_point, tests) for p, tests in zip(programs, given, strict=True)])
-    status = [dict(zip(tests, v.statuses, strict=True)) for tests, v in zip(given, verdicts, strict=True)]
-    evicted = [t for t in history if t not in confirmed]
+def execute(box: Sandbox, question: Question, programs: list[str], replies: list[list[str]],
+            history: list[Test], cfg: Config) -> Execution:
+    """Steps 4 and 5 for one question: the ground truth answers every distinct call once; then each
+    program runs the valid tests of its own suites and T_hist, each distinct test once."""
+    entry = question.entry_point
+    asserts = [[extract_tests(text, entry, cfg.asserts) for text in row] for row in replies]
+    given = [test for row in asserts for suite in row for test in suite if test is not None]
+    calls = list(dict.fromkeys(test.call for test in [*given, *history]))
+    answers = box.ground_truth([(question.reference, entry, calls)])[0] if calls else []
+    truths = dict(zip(calls, answers, strict=True))
+    suites = [[validate(suite, truths, cfg.wrong_answers) for suite in row] for row in asserts]
+    confirmed, evicted = recheck(history, truths)
+    own = [[test for suite in row for test in suite.tests] for row in suites]
+    tests = [list(dict.fromkeys([*row, *confirmed])) for row in own]
+    verdicts = box.judge(zip(programs, [entry] * len(programs), tests, strict=True))
+    status = [dict(zip(row, v.statuses, strict=True)) for row, v in zip(tests, verdicts, strict=True)]
     return Execution(suites, confirmed, evicted, [v.loads for v in verdicts], status)
+
+
+def recheck(history: list[Test], truths: dict[str, Truth]) -> tuple[list[Test], list[Test]]:
+    """(replayed tests that hold, those for which the ground truth now gives another value). One
+    that could not be asked this time is neither: it stays in the book."""
+    confirmed, evicted = [], []
+    for test in history:
+        value = truths[test.call].value
+        if value.ok and holds(value.value, test):
+            confirmed.append(test)
+        elif value.ok and relabel(test, value.value) is not None:
+            evicted.append(test)
+    return confirmed, evicted
 
 
 @dataclass(frozen=True)
@@ -370,9 +387,12 @@ class Rewards:
 
 
 def rate(statuses: Sequence[Status], wanted: tuple[Status, ...]) -> float:
-    """The share of `wanted` among the tests that ran; those that never ran are left out; nothing run: 0."""
-    ran = [s for s in statuses if s is not Status.NOT_RUN]
-    return sum(s in wanted for s in ran) / len(ran) if ran else 0.0
+    """The share of `wanted` among all; 0 of nothing.
+
+    A test that never ran, because its program crashed or hung too often, is neither passed nor
+    failed, and counts here all the same: giving up must not pay.
+    """
+    return sum(s in wanted for s in statuses) / len(statuses) if statuses else 0.0
 
 
 def reward_coder(loads: bool, suites: Sequence[Sequence[Status]], history: Sequence[Status]) -> float:

@@ -34,7 +34,7 @@ class MistakeBook:
 
     def update(self, question_id: str, failed: Iterable[Test], passed: Iterable[Test]) -> tuple[int, int]:
         """Take one count per item of `passed`, then add one per item of `failed`; over the capacity the lowest count
-        goes, the newest first. Returns how many tests are new, and how many are gone."""
+        goes, the oldest first: a full book learns. Returns how many are new, and how many gone."""
         tests = self.counts.setdefault(question_id, {})
         before = set(tests)
         for test in passed:
@@ -44,8 +44,9 @@ class MistakeBook:
                 tests[test] -= 1
         for test in failed:
             tests[test] = tests.get(test, 0) + 1
-        while len(tests) > self.capacity:
-            del tests[min(reversed(tests), key=lambda test: tests[test])]
+        excess = max(len(tests) - self.capacity, 0)
+        for test in sorted(tests, key=lambda test: tests[test])[:excess]:  # stable: oldest first
+            del tests[test]
         if not tests:
             del self.counts[question_id]
         return len(tests.keys() - before), len(before - tests.keys())

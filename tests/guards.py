@@ -96,9 +96,13 @@ GUARDS = [
         ("tests/test_mistake_book.py::test_replay_is_by_count_and_the_older_comes_first_where_counts_are_equal",),
     ),
     Guard(
-        "book: over the capacity the newest of the lowest count goes", "mistake_book.py",
-        "min(reversed(tests), key", "min(tests, key",
-        ("tests/test_mistake_book.py::test_over_the_capacity_the_lowest_count_goes_and_the_newest_of_these_first",),
+        "book: over the capacity the oldest of the lowest count goes", "mistake_book.py",
+        "in sorted(tests, key=lambda test: tests[test])[:excess]",
+        "in sorted(reversed(tests), key=lambda test: tests[test])[:excess]",
+        (
+            "tests/test_mistake_book.py::test_over_the_capacity_the_lowest_count_goes_and_the_oldest_of_these_first",
+            "tests/test_mistake_book.py::test_a_full_book_learns_new_mistakes",
+        ),
     ),
     Guard(
         "book: the old file stays until the new one is whole", "mistake_book.py",

@@ -53,18 +53,28 @@ def test_counts_of_new_and_gone_tests_are_net():
     assert book.update("q", [A, B, B], []) == (2, 0)
     assert book.update("q", [C], [A]) == (1, 1)
     assert book.update("q", [B], [B, B]) == (0, 0)  # gone and back in one step
-    assert book.update("q", [D], []) == (0, 0)  # no room for it
+    assert book.update("q", [D], []) == (1, 1)  # in the place of the oldest of the lowest count
     assert len(book) == 2
 
 
-def test_over_the_capacity_the_lowest_count_goes_and_the_newest_of_these_first():
+def test_over_the_capacity_the_lowest_count_goes_and_the_oldest_of_these_first():
     book = MistakeBook(capacity=2)
     book.update("q", [A, B, C], [])
-    assert book.replay("q", 9) == [A, B]
+    assert book.replay("q", 9) == [B, C]
     book.update("q", [C, C], [])
-    assert book.replay("q", 9) == [C, A]
+    assert book.replay("q", 9) == [C, B]
     book.update("r", [A, B, C], [])  # the bound is per question
     assert len(book) == 4
+
+
+def test_a_full_book_learns_new_mistakes():
+    """The newest of the lowest count went: of a second wave of mistakes nothing stayed, however often they were met."""
+    first, second = [[Test(f"f({i})", "0") for i in range(start, start + 64)] for start in (0, 64)]
+    book = MistakeBook(capacity=64)
+    book.update("q", [*first, *first[:10]], [])  # ten of them were met twice
+    book.update("q", second, [])
+    kept = set(book.replay("q", 64))
+    assert kept == {*first[:10], *second[10:]}
 
 
 def test_the_form_of_an_assert_is_part_of_its_identity():

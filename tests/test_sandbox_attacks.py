@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
+import jail
 import sandbox
 import tasks
 from sandbox import Opaque, Sandbox, Status
@@ -122,7 +123,7 @@ import os, struct
 for fd in range(3, 64):
     for data in (b"v1", b"v%d" % 10**6, b"vtrue", b"vnull"):
         try:
-            os.write(fd, struct.pack("!8sI", bytes(8), len(data)) + data)
+            os.write(fd, struct.pack("!I", len(data)) + data)
         except OSError:
             pass
 def f():
@@ -133,19 +134,16 @@ import os, struct
 def f():
     for fd in range(3, 64):
         try:
-            os.write(fd, (struct.pack("!8sI", bytes(8), 5) + b"vtrue") * 2)
+            os.write(fd, (struct.pack("!I", 5) + b"vtrue") * 2)
         except OSError:
             pass
 
 ## output: the number of the request is found in the frames, and the reply is guessed
 import os, struct, sys
 def f():
-    frame = sys._getframe()
-    while frame and "nonce" not in frame.f_locals:
-        frame = frame.f_back
     for fd in range(3, 64):
         try:
-            os.write(fd, struct.pack("!8sI", frame.f_locals["nonce"], 5) + b"vtrue")
+            os.write(fd, struct.pack("!I", 5) + b"vtrue")
         except OSError:
             pass
     os._exit(0)
@@ -153,12 +151,9 @@ def f():
 ## output: a head that announces gigabytes makes the supervisor wait or swell
 import os, struct, sys
 def f():
-    frame = sys._getframe()
-    while frame and "nonce" not in frame.f_locals:
-        frame = frame.f_back
     for fd in range(3, 64):
         try:
-            os.write(fd, struct.pack("!8sI", frame.f_locals["nonce"], 2**32 - 1) + b"v" * 1000)
+            os.write(fd, struct.pack("!I", 2**32 - 1) + b"v" * 1000)
         except OSError:
             pass
     while True: pass
@@ -176,15 +171,11 @@ def f():
 ## output: the reply of a thread comes before that of the call
 import os, struct, sys, threading
 def f():
-    frame = sys._getframe()
-    while frame and "nonce" not in frame.f_locals:
-        frame = frame.f_back
-    nonce = frame.f_locals["nonce"]
     def flood():
         while True:
             for fd in range(3, 64):
                 try:
-                    os.write(fd, struct.pack("!8sI", nonce, 5) + b"vtrue")
+                    os.write(fd, struct.pack("!I", 5) + b"vtrue")
                 except OSError:
                     pass
     threading.Thread(target=flood, daemon=True).start()
@@ -281,13 +272,10 @@ def f():
 ## objects: a hundred thousand keys with one hash take the trainer hours to put into a set
 import os, struct, sys
 def f():
-    frame = sys._getframe()
-    while "nonce" not in frame.f_locals:
-        frame = frame.f_back
     data = b'v{"set":[%s]}' % b",".join(b"%d" % (k * (2**61 - 1)) for k in range(100_000))
     for fd in range(3, 64):
         try:
-            os.write(fd, struct.pack("!8sI", frame.f_locals["nonce"], len(data)) + data)
+            os.write(fd, struct.pack("!I", len(data)) + data)
         except OSError:
             pass
     return 0
@@ -309,7 +297,7 @@ def f():
 import sys
 for module in list(sys.modules.values()):
     for name in ("dump", "encode", "to_json", "name", "decode", "digest"):
-        if hasattr(module, name) and "sandbox" in str(module):
+        if hasattr(module, name) and "jail" in str(module):
             setattr(module, name, lambda *a, **k: b"true")
 def f():
     return 0
@@ -317,7 +305,7 @@ def f():
 ## harness: constants of the harness are changed, so that an exception counts as a value
 import sys
 def f():
-    harness = sys.modules.get("sandbox")
+    harness = sys.modules.get("__main__")
     for name in ("RAISED", "TIMEOUT", "CRASH", "NOT_RUN"):
         setattr(harness, name, b"v")
     raise ValueError
@@ -991,22 +979,13 @@ def test_no_forgery_passes(box):
     assert not forged
 
 
-def test_no_forgery_passes_a_script(box):
-    """The script runs in a process of its own: what a program does to its interpreter does not reach the assert."""
-    script = f"def check(candidate):\n    out = candidate()\n    assert out == {SECRET}, out\n"
-    kinds = ("exit", "output", "objects", "harness", "builtins", "imports", "expected")
-    with ThreadPoolExecutor(2) as pool:
-        run = partial(box.check_script, script=script, entry_point="f", timeout=0.25)
-        statuses = list(pool.map(run, [attack.program for attack in FORGERIES if attack.kind in kinds]))
-    assert len(statuses) > 50 and Status.PASS not in statuses
-
-
-def test_no_forgery_corrupts_the_ground_truth(box):
-    """Inputs of a hostile tester run in the ground truth's process, each twice: what one does to another shows."""
+def test_an_input_cannot_change_the_ground_truth(box):
+    """A call's arguments are worked out beside the program, in a namespace of their own: one that replaces the
+    function changed the value of all later calls."""
     truth = "def f(x):\n    return x + 1\n"
     inputs = ["f(1)", "f(globals().update(f=lambda *a: 99) or 5)", "f(2)", "f(3)"]
-    got = box.ground_truth([(truth, inputs)])[0]
-    assert [(v.value, v.error) for v in got] == [(None, "nondeterministic"), (6, "")] + [(None, "nondeterministic")] * 2
+    got = box.ground_truth([(truth, "f", inputs)])[0]
+    assert [(v.value.value, v.value.error) for v in got] == [(2, ""), (6, ""), (3, ""), (4, "")]
 
 
 class Targets:
@@ -1096,7 +1075,30 @@ def test_fork_and_memory_bombs_stay_under_the_stated_bound(targets):
         stop.set()
         watcher.join()
     assert not any(values[0].ok for values in got)
-    assert 50 < peak[0] < 2 * (256 + sandbox.FOLDER_MB + 128)
+    assert 50 < peak[0] < 2 * (256 + jail.FOLDER_MB + 128)
+
+
+ACTS = """
+import ctypes, os, socket
+def libc(name, *args):
+    if getattr(ctypes.CDLL(None), name)(*args) == -1:
+        raise PermissionError(name)
+def gain_privileges():
+    if ctypes.CDLL(None).prctl(39, 0, 0, 0, 0) == 1:
+        raise PermissionError("no_new_privs is set")
+"""
+PROOFS = {  # layer: an act that it forbids, and the other layers that would forbid it too
+    "user namespace": ("os.setgroups([0])", ["no capabilities"]),
+    "mount namespace": ("os.chmod(os.__file__, os.stat(os.__file__).st_mode)", ["seccomp"]),
+    "network namespace": ("socket.create_connection(('127.0.0.1', {port}), 1).close()", ["seccomp", "landlock"]),
+    "ipc namespace": ("libc('shmget', {key}, 1, 0)", ["seccomp"]),
+    "pid namespace": ("os.kill({pid}, 0)", ["seccomp", "landlock"]),
+    "no new privileges": ("gain_privileges()", []),
+    "landlock": ("os.listdir('/')", []),
+    "no capabilities": ("os.setgroups([0])", ["user namespace"]),
+    "seccomp": ("os.waitpid(os.fork() or os._exit(0), 0)", []),
+    "resource limits": ("len(bytearray({memory}))", []),
+}
 
 
 def resident(pid):
@@ -1111,24 +1113,24 @@ def resident(pid):
 
 
 @linux
-@pytest.mark.parametrize("layer", sandbox.PROOFS)
+@pytest.mark.parametrize("layer", PROOFS)
 def test_each_layer_holds_alone_and_its_act_succeeds_without_it(layer):
     """With the layers that overlap left out, the layer itself refuses the act; left out too, the act is done."""
-    act, others = sandbox.PROOFS[layer]
+    act, others = PROOFS[layer]
     key = 0x5EC0DE + os.getpid()
-    segment = sandbox.LIBC.shmget(key, 1, 0o1600)
+    segment = jail.LIBC.shmget(key, 1, 0o1600)
     listener = socket.create_server(("127.0.0.1", 0))
     act = act.format(port=listener.getsockname()[1], key=key, pid=os.getpid(), memory=512 << 20)
     try:
         with Sandbox(workers=1, timeout=10, memory_mb=256, _without=others) as box:
             if box.report()[layer] != "active":
                 pytest.skip(f"{layer} is {box.report()[layer]}")
-            assert not box.values([(sandbox.ACTS, [act])])[0][0].ok
+            assert not box.values([(ACTS, [act])])[0][0].ok
         if os.getuid() == 0:
             with Sandbox(workers=1, timeout=10, memory_mb=256, _without=[layer, *others]) as box:
-                assert box.values([(sandbox.ACTS, [act])])[0][0].ok
+                assert box.values([(ACTS, [act])])[0][0].ok
     finally:
-        sandbox.LIBC.shmctl(segment, 0, None)
+        jail.LIBC.shmctl(segment, 0, None)
         listener.close()
 
 
@@ -1171,24 +1173,18 @@ def test_a_folder_of_any_depth_is_emptied(box):
     assert [v[0].value for v in box.values([("import os\n", ["os.listdir('.')"])] * 4)] == [[]] * 4
 
 
-def test_a_program_cannot_put_off_the_order_of_replies(box):
-    """An early reply must not be taken for the next call: the program below answers the second call with the first."""
+def test_what_a_program_writes_ahead_are_its_own_answers(box):
+    """It knows its calls, not what is expected: an early reply is judged like any other, and those behind it are not
+    read."""
     program = """
-import os, struct, sys
+import os, struct
 def f(x):
-    if x == 1:
-        frame = sys._getframe()
-        while "nonce" not in frame.f_locals:
-            frame = frame.f_back
-        for fd in range(3, 64):
-            try:
-                os.write(fd, 2 * (struct.pack("!8sI", frame.f_locals["nonce"], 2) + b"v2"))
-            except OSError:
-                pass
+    os.write(3, 3 * (struct.pack("!I", 2) + b"v7"))
     return 0
 """
-    statuses = box.check([(program, ["assert f(1) == 3", "assert f(2) == 2"])])[0]
-    assert Status.PASS not in statuses
+    statuses = box.check([(program, [f"assert f({x}) == {x}" for x in range(3)])])[0]
+    assert statuses == [Status.FAIL] * 3
+    assert [v.value for v in box.values([(program, ["f(1)", "f(2)"])])[0]] == [7, 7]
 
 
 def test_an_urgent_byte_does_not_stop_the_clock(box):
@@ -1200,25 +1196,15 @@ def test_an_urgent_byte_does_not_stop_the_clock(box):
     assert time.monotonic() - start < 20
 
 
-@pytest.mark.parametrize("error", ["StopIteration", "StopAsyncIteration", "GeneratorExit", "AssertionError"])
-def test_no_exception_ends_a_scripts_loop_as_if_it_were_done(box, error):
-    """`map` takes StopIteration for the end of its input, and `all` of nothing is true."""
-    script = "def check(candidate):\n    assert all(map(lambda x: candidate(x) == x, [1, 2, 3]))\n"
-    assert box.check_script(f"def f(x):\n    raise {error}\n", script, "f", timeout=1) is Status.ERROR
-
-
 @pytest.mark.parametrize("kind", [b"t", b"x", b"n", b"c", b"f", b"+", b"\0"])
 def test_a_program_cannot_choose_what_only_the_supervisor_says(box, kind):
     """A call that a program may declare as not run is left out of its pass rate: the failing ones, that would be."""
     program = f"""
 import os, struct, sys
 def f(x):
-    frame = sys._getframe()
-    while "nonce" not in frame.f_locals:
-        frame = frame.f_back
     for fd in range(3, 64):
         try:
-            os.write(fd, struct.pack("!8sI", frame.f_locals["nonce"], 5) + {kind!r} + b"true")
+            os.write(fd, struct.pack("!I", 5) + {kind!r} + b"true")
         except OSError:
             pass
     os._exit(0)
@@ -1244,10 +1230,10 @@ def test_output_is_thrown_away(box):
 def test_hostile_data_is_malformed_or_harmless_and_fast(data):
     """A program may write any bytes in place of a value: the trainer must neither raise, hang nor be deceived."""
     start = time.monotonic()
-    value = sandbox.value(sandbox.VALUE + data)
+    value = sandbox.value(jail.VALUE + data)
     assert time.monotonic() - start < 1
     assert not value.ok and value.error == "malformed" or isinstance(value.value, Opaque)
-    assert sandbox.status(sandbox.VALUE + data, Test("f()", "3")) is not Status.PASS
+    assert sandbox.status(jail.VALUE + data, Test("f()", "3")) is not Status.PASS
 
 
 # ---- honest programs that come close to those patterns ----

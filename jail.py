@@ -1,0 +1,951 @@
+"""Runs programs that nobody trusts, each in a process of its own. Imports nothing of ours.
+
+    whoever asks <-> supervisor (limits, kills) <-> fork server (layers) -> a process per program
+
+`python jail.py SETTINGS` is one worker: the supervisor, which takes jobs from a socket on its
+standard input. It forks the fork server, which puts on the layers, loads the usual modules, and
+forks a process for every program. Reinforcement learning searches for every hole, so:
+
+- What a program can say. It gets calls and returns values, as tagged JSON, nothing else: no test,
+  no expected value and no ground truth ever enters its process or the one it is forked from. The
+  kind of an outcome (the first byte of a reply) is the supervisor's word but for two: "returned"
+  and "raised". A program may lie about its own values, and can be no more right for it.
+- What a program finds. The world as the first one found it: descriptors opened for it alone, a
+  folder of its own that is made for it and thrown away, a process forked from a server that has
+  seen no program. It reads the interpreter and its libraries, writes only its folder (64 MiB and
+  500 files in memory), starts up to 256 threads but no process, and has no network.
+- What it costs. CPU time is limited for each call, sleeping for a program as a whole; both are
+  measured and ended from outside. Memory stays under memory_mb + FOLDER_MB + 128 MiB a worker.
+  Nothing outlives a program, its worker or the trainer, also under SIGKILL.
+
+Layers, and what holds without them (`python sandbox.py` says which there are on a machine):
+- without the mount namespace, as in a plain container: the folder lies on disk, and its size is
+  looked at only as often as the clock is; modes, owners, times and attributes of files cannot be
+  changed at all; the times of last access of library files can be seen to change.
+- without the mount namespace and Landlock: files are protected by their permissions alone.
+- without the user namespace: threads are counted with those of the whole user, up to 4,096 more.
+- without the pid namespace: processes of the machine can be seen, not touched.
+- without seccomp: what it refuses hangs on the other layers; locks, leases and attributes can
+  carry notes from one program to another.
+Verdicts cannot be forged in any of these cases. macOS has resource limits and sessions alone.
+Not defended: faults of the kernel; side channels (timing, counters of the kernel); names and
+sizes of the host's files.
+"""
+
+from __future__ import annotations
+
+import _socket as socket  # not `socket`: every fork copies what a worker has loaded
+import ctypes
+import gc
+import importlib
+import json
+import marshal
+import math
+import os
+import random
+import select
+import signal
+import struct
+import sys
+import time
+import types
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from typing import Any
+
+try:
+    import resource
+except ImportError:
+    message = "programs run on Linux, and on macOS with fewer protections: on Windows use WSL"
+    raise ImportError(message) from None
+
+MAX_REPLY = 16 << 20  # bytes of one value as JSON
+MAX_ITEMS, MAX_DEPTH = 2_000_000, 100  # items of a value, nested ones too, and their nesting
+TOTAL = 4 * MAX_REPLY  # bytes of all values of a program; those beyond are "too large"
+FOLDER_MB, FOLDER_FILES = 64, 500  # size of the private folder
+SLEEP = 3.0, 1.0  # a program may sleep this many times the CPU limit of a call, and seconds more
+
+# What came of a call: the first byte of a reply. A program chooses between the first two only.
+VALUE, RAISED, TIMEOUT, CRASH, NOT_RUN = b"v", b"e", b"t", b"x", b"n"
+TOO_LARGE = VALUE + b'{"opaque":"too large"}'
+HEAD = struct.Struct("!I")  # in front of a reply: its length
+
+
+# ---- values as data ----
+
+SCALARS = {str, bool, float, type(None)}  # what JSON says exactly, as it does integers of 64 bits
+# What `json.JSONEncoder(separators=(",", ":"))` makes anew for each value.
+escape = json.encoder.encode_basestring_ascii
+JSON = json.encoder.c_make_encoder(None, None, escape, None, ":", ",", False, False, True)
+ALL = slice(None)
+# Copies of exact type, made by the base class itself: the object's own methods are not asked.
+COPIES: dict[type, Callable[[Any], Any]] = {
+    int: int.__pos__, float: float.__pos__, complex: complex.__pos__, str: str.__str__,
+    bytes: lambda x: bytes.__getitem__(x, ALL), bytearray: lambda x: bytes(bytearray.copy(x)),
+    list: lambda x: list.__getitem__(x, ALL), tuple: lambda x: tuple.__getitem__(x, ALL),
+    dict: dict.copy, set: lambda x: set(set.__iter__(x)),
+    frozenset: lambda x: frozenset(frozenset.__iter__(x)),
+}  # fmt: skip
+LISTED = (range, deque, type({}.keys()), type({}.values()), type({}.items()))  # as iterators are
+
+
+def to_json(data: Any) -> bytes:
+    return "".join(JSON(data, 0)).encode()
+
+
+def encode(value: Any, room: list[int], depth: int = MAX_DEPTH) -> Any:
+    """A value as JSON data: lists stay, every other container or odd scalar is {tag: content}.
+
+    room[0]: how many items more may be encoded; OverflowError when there are more.
+    >>> encode((1, {2: "x"}), [99])
+    {'tuple': [1, {'dict': [{'tuple': [2, 'x']}]}]}
+    """
+    kind = type(value)
+    if kind in SCALARS or (kind is int and -(2**63) <= value < 2**63):
+        return value
+    if kind in (list, tuple, set, frozenset, dict):
+        room[0] -= 1 + len(value)
+        if room[0] < 0:
+            raise OverflowError("too many items")
+        if depth == 0:
+            return {"opaque": "nested too deeply"}
+        items = value.items() if kind is dict else value
+        kinds = set(map(type, items))
+        small = kinds == {int} and -(2**63) <= min(items) and max(items) < 2**63
+        if not (kinds <= SCALARS or small):
+            items = [encode(item, room, depth - 1) for item in items]
+        return items if kind is list else {kind.__name__: list(items)}
+    if kind is int:
+        return {"int": hex(value)}  # decimal text has a digit limit and quadratic cost
+    if kind is complex:
+        return {"complex": [value.real, value.imag]}
+    if kind is bytes:
+        return {"bytes": value.hex()}
+    if (plain := as_plain(value, kind)) is not value:
+        return encode(plain, room, depth)
+    if kind in LISTED or hasattr(kind, "__next__"):  # an iterator travels as its items, marked
+        items = list(islice(value, max(room[0], 0) + 1))
+        return {"items": [name(kind), encode(items, room, depth - 1) if depth else []]}
+    return {"opaque": name(kind)}
+
+
+def as_plain(value: Any, kind: type) -> Any:
+    """The built-in value that an object of a subclass, a numpy scalar, or a number that a float
+    or an integer says exactly stands for; the object itself if it is none of these."""
+    for base in COPIES:
+        if issubclass(kind, base):
+            return COPIES[base](value)
+    numpy, fractions, decimal = map(sys.modules.get, ("numpy", "fractions", "decimal"))
+    if numpy and isinstance(value, numpy.generic):
+        plain = value.item()
+        return value if isinstance(plain, numpy.generic) else plain
+    if decimal and isinstance(value, decimal.Decimal) and not value.is_finite():
+        return float(value)
+    if (decimal and isinstance(value, decimal.Decimal)) or (
+        fractions and isinstance(value, fractions.Fraction)
+    ):
+        ratio = tuple(map(int, value.as_integer_ratio()))
+        with suppress(OverflowError):  # an integer too large for a float
+            if ratio[1] > 1 and (ratio[0] / ratio[1]).as_integer_ratio() == ratio:
+                return ratio[0] / ratio[1]
+        return ratio[0] if ratio[1] == 1 else value
+    return value
+
+
+def dump(value: Any, limit: int) -> bytes:
+    """A value as bytes of JSON, at most `limit` of them."""
+    with suppress(OverflowError):
+        data = to_json(encode(value, [MAX_ITEMS]))
+        if len(data) <= limit:
+            return data
+    return TOO_LARGE[1:]
+
+
+def name(kind: type) -> str:
+    """The name of a class, which may do anything when it is asked."""
+    try:
+        return str.__str__(kind.__name__)[:80]
+    except BaseException:
+        return "object"
+
+
+def frame(message: Any) -> bytes:
+    """A message of the trusted to someone further down the chain, or to each other."""
+    data = marshal.dumps(message)
+    return struct.pack("!Q", len(data)) + data
+
+
+def receive(read: Callable[[int], bytes]) -> Any:
+    """The next message of a trusted sender; EOFError when it is gone."""
+    data, size = bytearray(), 8
+    while len(data) < size or len(data) < (size := 8 + struct.unpack_from("!Q", data)[0]):
+        if not (chunk := read(min(max(size - len(data), 1 << 14), 1 << 20))):
+            raise EOFError("the other side is gone")
+        data += chunk
+    return marshal.loads(memoryview(data)[8:])
+
+
+def write(fd: int, data: bytes) -> None:
+    while data := data[os.write(fd, data) :]:
+        pass
+
+
+# ---- layers ----
+
+MACHINE = os.uname().machine if sys.platform == "linux" else ""
+ARM = MACHINE in ("aarch64", "arm64")
+LIBC = ctypes.CDLL(None, use_errno=True)
+NAMESPACES = {"user": 0x10000000, "mount": 0x20000, "network": 0x40000000, "ipc": 0x8000000,
+              "pid": 0x20000000}  # fmt: skip
+HERE = os.path.dirname(os.path.realpath(__file__))
+HIDDEN = os.path.join(HERE, "tiny")  # our own questions, with their answers
+
+# System calls with their numbers on x86_64 and on aarch64 (-1: there is none).
+FORBIDDEN = """ptrace 101 117, pivot_root 155 41, chroot 161 51, open_tree 428 428, bpf 321 280,
+move_mount 429 429, fsopen 430 430, fsmount 432 432, mount_setattr 442 442, fspick 433 433,
+add_key 248 217, request_key 249 218, keyctl 250 219, perf_event_open 298 241, personality 135 92,
+kexec_load 246 104, kexec_file_load 320 294, init_module 175 105, finit_module 313 273,
+delete_module 176 106, reboot 169 142, swapon 167 224, swapoff 168 225, acct 163 89,
+quotactl 179 60, quotactl_fd 443 443, syslog 103 116, clock_settime 227 112, settimeofday 164 170,
+adjtimex 159 171, clock_adjtime 305 266, sethostname 170 161, iopl 172 -1, ioperm 173 -1,
+modify_ldt 154 -1, process_vm_readv 310 270, process_vm_writev 311 271, kcmp 312 272,
+pidfd_getfd 438 438, process_madvise 440 440, process_mrelease 448 448, migrate_pages 256 238,
+move_pages 279 239, userfaultfd 323 282, io_uring_setup 425 425, io_setup 206 0,
+name_to_handle_at 303 264, open_by_handle_at 304 265, fanotify_init 300 262, inotify_init 253 -1,
+inotify_init1 294 26, memfd_create 319 279, memfd_secret 447 447, vmsplice 278 75, splice 275 76,
+tee 276 77, shmget 29 194, shmat 30 196, shmctl 31 195, semget 64 190, semop 65 193,
+semctl 66 191, semtimedop 220 192, msgget 68 186, msgsnd 69 189, msgrcv 70 188, msgctl 71 187,
+mq_open 240 180, mq_unlink 241 181, socket 41 198, bind 49 200, connect 42 203, listen 50 201,
+setsockopt 54 208, flock 73 32, sync 162 81, syncfs 306 267, fadvise64 221 223,
+readahead 187 213, mincore 27 232, cachestat 451 451, preadv2 327 286"""
+# What the fork server needs still, and a program never.
+PROCESSES = """mount 165 40, umount2 166 39, fork 57 -1, vfork 58 -1, execve 59 221,
+execveat 322 281, unshare 272 97, setns 308 268, setpriority 141 140, ioprio_set 251 30,
+sched_setparam 142 118, sched_setscheduler 144 119, sched_setaffinity 203 122,
+sched_setattr 314 274, landlock_create_ruleset 444 444, seccomp 317 277"""
+STAND_INS = {  # what seccomp forbids instead where a layer is missing
+    "pid namespace": """kill 62 129, tkill 200 130, tgkill 234 131, rt_sigqueueinfo 129 138,
+        rt_tgsigqueueinfo 297 240, pidfd_send_signal 424 424""",
+    "mount namespace": """chmod 90 -1, fchmod 91 52, fchmodat 268 53, fchmodat2 452 452,
+        chown 92 -1, fchown 93 55, lchown 94 -1, fchownat 260 54, utime 132 -1, utimes 235 -1,
+        futimesat 261 -1, utimensat 280 88, setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7,
+        removexattr 197 14, lremovexattr 198 15, fremovexattr 199 16, truncate 76 45""",
+}
+USED = """clone 56 220, clone3 435 435, socketpair 53 199, prctl 157 167, capset 126 91,
+landlock_add_rule 445 445, landlock_restrict_self 446 446, fcntl 72 25, ioctl 16 29,
+prlimit64 302 261, fsync 74 82, fdatasync 75 83, msync 26 227, sync_file_range 277 84"""
+NEWEST = 463  # calls from this number on are younger than this list
+# Commands of fcntl: duplicate, flags of the descriptor, ask about flags, locks and pipes.
+FCNTL = 0, 1, 2, 3, 4, 5, 1030, 1032
+LOCKS = 6, 7  # fcntl's; nobody else is there to be locked out, so they are granted and not made
+# Commands of ioctl: is it a terminal, its size, bytes to be read, close on exec, do not block.
+IOCTL = 0x5401, 0x802C542A, 0x5413, 0x541B, 0x5450, 0x5451, 0x5421
+
+LOAD, EQUAL, AT_LEAST, ANY_BIT, MASK = 0x20, 0x15, 0x35, 0x45, 0x54  # operations of a filter
+ARGUMENT = 16, 24, 32  # where it finds the low words of the first three arguments
+
+
+def answer(errno: int) -> bytes:
+    return struct.pack("=HBBI", 6, 0, 0, 0x50000 | errno)
+
+
+ALLOW, REFUSE, UNKNOWN = struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000), answer(1), answer(38)
+DONE = answer(0)  # says that it was done, and does nothing
+
+
+def numbers(*tables: str) -> dict[str, int]:
+    rows = map(str.split, ",".join(tables).split(","))
+    return {name: int(both[ARM]) for name, *both in rows}
+
+
+NUMBERS = numbers(FORBIDDEN, PROCESSES, USED)
+
+
+def prepared(name: str, *args: int | bytes) -> Callable[[], int]:
+    """A system call ready to be made (-1: it failed), so that a fork has little to build."""
+    if MACHINE not in ("x86_64", "aarch64", "arm64"):
+        raise OSError("not on this system")
+    words = [ctypes.c_long(x) if isinstance(x, int) else x for x in (NUMBERS[name], *args)]
+    return partial(LIBC.syscall, *words)
+
+
+def syscall(name: str, *args: int | bytes) -> int:
+    if (result := prepared(name, *args)()) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+def op(code: int, k: int, yes: int = 0, no: int = 0) -> bytes:
+    """One operation of a seccomp filter; yes, no: how many operations a comparison skips."""
+    return struct.pack("=HBBI", code, yes, no, k)
+
+
+def only(call: str, argument: int, allowed: Sequence[int], instead: bytes = REFUSE) -> list[bytes]:
+    """Operations that let a call through with these values of an argument alone."""
+    ops = []
+    for value in allowed:
+        ops += [op(EQUAL, value, 0, 1), ALLOW]
+    return [op(EQUAL, NUMBERS[call], 0, len(ops) + 2), op(LOAD, ARGUMENT[argument]), *ops, instead]
+
+
+def seccomp_filter(forbidden: dict[str, int], program: bool = False) -> tuple:
+    """Arguments of the prctl that puts on a filter, and the buffer that they point to.
+
+    program: the rules for a program. clone makes threads alone; pairs of sockets are streams of
+    the machine (others could be pointed elsewhere); fcntl and ioctl have short lists; limits are
+    its own; what was written to a file is not forced to disk.
+    """
+    ops = [op(LOAD, 4), op(EQUAL, 0xC00000B7 if ARM else 0xC000003E, 1), REFUSE]  # the architecture
+    ops += [op(LOAD, 0), op(AT_LEAST, 1 << 30, 0, 1), REFUSE]  # no x32 either
+    for number in forbidden.values():
+        ops += [op(EQUAL, number, 0, 1), REFUSE] if number >= 0 else []
+    if program:
+        ops += [op(AT_LEAST, NEWEST, 0, 1), UNKNOWN]
+        # The flags of clone3 are out of sight: where it is unknown, the C library takes clone.
+        ops += [op(EQUAL, NUMBERS["clone3"], 0, 1), UNKNOWN]
+        ops += [op(EQUAL, NUMBERS["clone"], 0, 4), op(LOAD, ARGUMENT[0]),
+                op(ANY_BIT, 0x10000, 0, 1), ALLOW, REFUSE]  # fmt: skip
+        ops += [op(EQUAL, NUMBERS["socketpair"], 0, 7), op(LOAD, ARGUMENT[0]),
+                op(EQUAL, 1, 0, 4), op(LOAD, ARGUMENT[1]), op(MASK, 15), op(EQUAL, 1, 0, 1), ALLOW,
+                REFUSE]  # fmt: skip
+        # No core is kept from others (PR_SCHED_CORE).
+        ops += [op(EQUAL, NUMBERS["prctl"], 0, 3), op(LOAD, ARGUMENT[0]), op(EQUAL, 62, 0, 1),
+                REFUSE, op(LOAD, 0)]  # fmt: skip
+        for call in "fsync", "fdatasync", "msync", "sync_file_range":
+            ops += [op(EQUAL, NUMBERS[call], 0, 1), DONE]
+        for command in LOCKS:
+            ops += [op(EQUAL, NUMBERS["fcntl"], 0, 3), op(LOAD, ARGUMENT[1]),
+                    op(EQUAL, command, 0, 1), DONE, op(LOAD, 0)]  # fmt: skip
+        ops += only("fcntl", 1, FCNTL) + only("ioctl", 1, IOCTL) + only("prlimit64", 0, [0])
+    code = ctypes.create_string_buffer(b"".join([*ops, ALLOW]))
+    return (22, 2, struct.pack("HP", len(ops) + 1, ctypes.addressof(code)), 0, 0), code
+
+
+class Jail:
+    """What a fork server and all that it starts have given up. state: layer -> "active", or why
+    not; enter: steps before each fork; last: steps of a program's process before it is a program's.
+    """
+
+    def __init__(self, without: Sequence[str]):
+        self.without, self.state, self.enter, self.last = without, {}, [], []
+        self.home, self.folder = "", ""  # where the private folders are made, and the present one
+        self.readable = list(readable())
+        self.kept: list[Any] = []  # what the kernel reads by its address, when a step is made
+
+    def put_on(self, layer: str, action: Callable, *args: Any) -> None:
+        try:
+            left_out = layer in self.without
+            self.state[layer] = "left out" if left_out else action(*args) or "active"
+        except (OSError, AttributeError, StopIteration) as error:
+            self.state[layer] = f"missing: {error}"
+
+    def active(self, layer: str) -> bool:
+        return self.state[layer] == "active"
+
+    def new_folder(self) -> None:
+        """An empty folder, that the next program alone may write."""
+        if self.active("mount namespace"):
+            options = f"mode=777,nr_inodes={FOLDER_FILES},size={FOLDER_MB}m".encode()
+            syscall("mount", b"none", self.folder.encode(), b"tmpfs", 6, options)
+            return
+        self.folder = os.path.join(self.home, os.urandom(8).hex())
+        os.mkdir(self.folder, 0o700)
+        os.environ.update(HOME=self.folder, TMPDIR=self.folder)
+        if self.active("landlock"):
+            self.landlock()
+
+    def drop_folder(self) -> None:
+        """Removes it, with all that the program left in it or set on it."""
+        if self.active("mount namespace"):
+            with suppress(OSError):  # there is none
+                syscall("umount2", self.folder.encode(), 2)
+        elif os.path.isdir(self.folder):
+            remove(self.folder)
+
+    def crowded(self) -> bool:
+        """Whether a folder on disk holds more than one in memory could."""
+        if self.active("mount namespace"):
+            return False
+        files = size = 0
+        for path, folders, names in os.walk(self.folder):
+            files += len(folders) + len(names)
+            for name in names:
+                with suppress(OSError):
+                    size += os.lstat(os.path.join(path, name)).st_blocks * 512
+            if files > FOLDER_FILES or size > FOLDER_MB << 20:
+                return True
+        return False
+
+    def unshare(self, name: str) -> None:
+        uid, gid = os.geteuid(), os.getegid()
+        maps = {"setgroups": "deny", "uid_map": f"{uid} {uid} 1", "gid_map": f"{gid} {gid} 1"}
+        syscall("unshare", NAMESPACES[name])
+        for file, line in maps.items() if name == "user" else ():  # the same user, and no other
+            with open(f"/proc/self/{file}", "w") as map_file:
+                map_file.write(line)
+
+    def mount(self) -> None:
+        """All that is mounted becomes read-only; over it an empty /proc, no data of ours, and a
+        place for the private folders, in which nothing else can be written."""
+        syscall("mount", b"none", b"/", 0, 0x44000, 0)  # private, recursive
+        everything = struct.pack("4Q", 3, 0, 0, 0)  # read-only, no suid
+        syscall("mount_setattr", -100, b"/", 0x8000, everything, 32)  # recursive
+        for path in "/proc", HIDDEN, self.home:
+            if os.path.isdir(path):
+                syscall("mount", b"none", path.encode(), b"tmpfs", 6, b"mode=755,size=4k")
+        self.folder = os.path.join(self.home, "program")
+        os.mkdir(self.folder)
+        for path in "/proc", HIDDEN, self.home:
+            if os.path.isdir(path):  # flags: remount, read-only, no suid, no devices
+                syscall("mount", b"none", path.encode(), b"tmpfs", 0x27, b"")
+
+    def landlock(self) -> None:
+        """No file access but reading what is readable, and anything in the private folder; no TCP;
+        no signals to others. The rules are made here, and put on by a program's process."""
+        abi = syscall("landlock_create_ruleset", 0, 0, 1)
+        # The kinds of access that this kernel controls.
+        known = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(abi, 16)) - 1
+        handled = struct.pack("3Q", known, 3, 3)[: 8 if abi < 4 else 16 if abi < 6 else 24]
+        rules = syscall("landlock_create_ruleset", handled, len(handled), 0)
+        place = self.home if self.active("mount namespace") else self.folder
+        rules_of = [(path, 0xC) for path in self.readable] + [("/dev/null", 6), (place, known)]
+        for path, rights in rules_of:
+            fd = os.open(path, os.O_PATH)
+            rights &= known if os.path.isdir(path) else 0xC007
+            syscall("landlock_add_rule", rules, 1, struct.pack("=Qi", rights, fd), 0)
+            os.close(fd)
+        os.dup2(rules, RULES)
+        os.close(rules)
+
+    def seccomp(self, *tables: str, program: bool = False) -> Callable[[], int]:
+        args, code = seccomp_filter(numbers(*tables), program)
+        self.kept.append(code)
+        return prepared("prctl", *args)
+
+    def limits(self, **wanted: int) -> list[Callable]:
+        """Steps that lower resource limits, each at most to the hard limit there is."""
+        steps = []
+        for name, value in wanted.items():
+            kind = getattr(resource, f"RLIMIT_{name}")
+            hard = resource.getrlimit(kind)[1]
+            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            steps.append(partial(resource.setrlimit, kind, (value, value)))
+        return [] if "resource limits" in self.without else steps
+
+
+def readable() -> Iterator[str]:
+    """The interpreter's libraries, installed packages but not our data, and what those read."""
+    todo = [*filter(None, sys.path), sys.base_prefix + "/lib"]
+    todo += "/usr/share/zoneinfo /dev/urandom /dev/zero /lib /lib64 /usr/lib /usr/lib64".split()
+    todo += "/usr/local/lib /etc/ld.so.cache /etc/localtime /etc/mime.types".split()
+    while todo:
+        path = os.path.realpath(todo.pop())
+        if HIDDEN.startswith(path + os.sep):
+            todo += [entry.path for entry in os.scandir(path)]
+        elif path != HIDDEN and os.path.exists(path):
+            yield path
+
+
+def remove(folder: str) -> None:
+    """Removes a folder of any depth and with any modes, without recursion: what lies deeper is
+    first moved up. To move a folder, its owner needs the right to write it too."""
+    os.chmod(folder, 0o700)
+    while names := os.listdir(folder):
+        for path in (os.path.join(folder, name) for name in names):
+            if not os.path.isdir(path) or os.path.islink(path):
+                os.unlink(path)
+                continue
+            os.chmod(path, 0o700)
+            for inner in os.listdir(path):
+                old = os.path.join(path, inner)
+                if os.path.isdir(old) and not os.path.islink(old):
+                    os.chmod(old, 0o700)
+                os.rename(old, os.path.join(folder, os.urandom(8).hex()))
+            os.rmdir(path)
+    os.rmdir(folder)
+
+
+def tasks_of(uid: int) -> int:
+    """How many processes and threads a user has."""
+    count = 0
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            if os.stat(f"/proc/{pid}").st_uid == uid:
+                count += len(os.listdir(f"/proc/{pid}/task"))
+    return count
+
+
+def enter_jail_in_a_fork(memory_mb: int, without: Sequence[str]) -> Jail:
+    """Puts on the layers, in order. Returns in a forked copy, the first process of its pid
+    namespace: with it all others end. The caller itself waits for that, cleans up and exits."""
+    jail = Jail(without)
+    uid = os.getuid()
+    if MACHINE and uid == 0 and "resource limits" not in without:
+        # Root may have any number of processes, by its real id; a container's root may not.
+        with suppress(OSError):
+            os.setresuid(uid := 65534, -1, -1)
+    for name in NAMESPACES:
+        jail.put_on(f"{name} namespace", jail.unshare, name)
+    used = [*jail.readable, sys.executable]
+    folders = [path for path in ("/tmp", "/var/tmp", "/mnt") if os.path.isdir(path)]
+    jail.home = next(path for path in folders if not any(f.startswith(path) for f in used))
+    on_disk = f"{jail.home}/codea1-{os.urandom(8).hex()}"
+    if pid := os.fork():
+        os.waitpid(pid, 0)
+        if os.path.isdir(on_disk):
+            remove(on_disk)
+        os._exit(0)
+    if jail.active("pid namespace"):
+        home, new = os.open("/proc/self/ns/pid", os.O_RDONLY), NAMESPACES["pid"]
+        os.dup2(home, PIDS)
+        os.close(home)
+        jail.enter = [prepared("setns", PIDS, new), prepared("unshare", new)]
+    threads = 256
+    if MACHINE and not jail.active("user namespace"):  # there they are counted apart
+        threads = tasks_of(uid) + 4096
+    if jail.active("mount namespace"):
+        jail.put_on("mount namespace", jail.mount)
+    if not jail.active("mount namespace"):
+        os.mkdir(on_disk, 0o700)
+        jail.home = jail.folder = on_disk
+    os.environ.update(HOME=jail.folder, TMPDIR=jail.folder)
+    jail.put_on("no new privileges", syscall, "prctl", 38, 1, 0, 0, 0)
+    put_on_later(jail, memory_mb, threads)
+    return jail
+
+
+def put_on_later(jail: Jail, memory_mb: int, threads: int) -> None:
+    """The layers that a program's process puts on; each is tried first by one that ends."""
+    jail.put_on("landlock", jail.landlock)
+    if jail.active("landlock"):
+        jail.put_on("landlock", try_out, prepared("landlock_restrict_self", RULES, 0))
+    if jail.active("landlock"):
+        jail.last.append(prepared("landlock_restrict_self", RULES, 0))
+    jail.put_on("seccomp", lambda: try_out(jail.seccomp(FORBIDDEN)))
+    if jail.active("seccomp"):
+        jail.seccomp(FORBIDDEN)()
+        missing = [names for layer, names in STAND_INS.items() if not jail.active(layer)]
+        jail.last.append(jail.seccomp(PROCESSES, *missing, program=True))
+    capset = "capset", struct.pack("Ii", 0x20080522, 0), bytes(24)
+    jail.put_on("no capabilities", lambda: jail.last.append(prepared(*capset)))
+    jail.put_on("resource limits", lambda: None if MACHINE else "missing: the limit of memory")
+    on_disk = not jail.active("mount namespace")
+    wanted = {"CORE": 0, "FSIZE": FOLDER_MB << (16 if on_disk else 20), "NOFILE": 128}
+    if MACHINE:
+        wanted |= {"NICE": 0, "RTPRIO": 0, "NPROC": threads}
+        jail.last += jail.limits(AS=memory_mb << 20)  # macOS reserves more than there is memory
+    for step in jail.limits(**wanted):
+        step()
+    jail.last += jail.limits(CPU=3600) + ([] if jail.enter else [os.setsid])
+
+
+def try_out(step: Callable[[], int]) -> None:
+    if (pid := os.fork()) == 0:
+        os._exit(step() != 0)
+    if os.waitpid(pid, 0)[1]:
+        raise OSError("the kernel refuses it")
+
+
+# ---- the process of a program ----
+
+
+def program() -> Callable[[int], None]:
+    """What loads a program and answers its calls, one reply each. Made before the fork, so that a
+    fork copies fewer pages. Nothing in its process is to be trusted once it has loaded."""
+    to_bytes, json_of, name_of, bound, send = dump, to_json, name, arguments, write
+    module = sys.modules["solution"] = types.ModuleType("solution")
+    namespace = module.__dict__
+
+    def load(source: str, entry: str) -> bytes:
+        exec(compile(source, "<solution>", "exec", dont_inherit=True), namespace)
+        if entry and not callable(namespace.get(entry)):
+            raise NameError(entry)
+        return b"null"
+
+    def evaluate(code: str | bytes, names: dict) -> Any:
+        if type(code) is str:
+            return eval(compile(code, "<call>", "eval", dont_inherit=True), names)
+        return eval(marshal.loads(code), names)
+
+    def serve(fd: int) -> None:
+        source, entry, calls, limit, bind = receive(partial(os.read, fd))
+        if bind:
+            importlib.import_module("inspect")
+
+        def answer(action: Callable[..., bytes], *args: Any) -> bytes:
+            try:
+                reply = VALUE + action(*args)
+            except BaseException as error:
+                reply = RAISED + name_of(type(error)).encode("utf-8", "replace")
+            send(fd, HEAD.pack(len(reply)) + reply)
+            return reply[:1]
+
+        def call(code: str | bytes) -> bytes:
+            if not bind:
+                return to_bytes(evaluate(code, namespace), limit)
+            args, kwargs = evaluate(code, {entry: lambda *args, **kwargs: (args, kwargs)})
+            function = namespace[entry]
+            said = json_of(bound(function, args, kwargs))  # first: a call may change them
+            return b"[%s,%s]" % (said, to_bytes(function(*args, **kwargs), limit))
+
+        if answer(load, source, entry) == VALUE:
+            for code in calls:
+                answer(call, code)
+
+    return serve
+
+
+def arguments(function: Callable, args: tuple, kwargs: dict) -> list:
+    """The arguments of a call as the function itself binds them: [[value, default], ...] of those
+    with a position, in order, and [[name, value, default], ...] of the others.
+
+    Defaults stand for what is not given, as far as they are plain. TypeError: no such call.
+    >>> def f(a, b=2, *, c=3): ...
+    >>> arguments(f, (), {"a": 1, "c": 4})[1]
+    [['c', 4, 3]]
+    """
+    inspect = sys.modules["inspect"]
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):  # of some built-in functions nothing is known
+        none = inspect.Parameter.empty
+        return [[[said(x), said(none)] for x in args],
+                [[k, said(x), said(none)] for k, x in kwargs.items()]]  # fmt: skip
+    given, positions, keywords = signature.bind(*args, **kwargs).arguments, [], []
+    in_order = True  # every parameter before this one has its position
+    for p in signature.parameters.values():
+        default = said(p.default)
+        if p.kind is p.VAR_POSITIONAL:
+            positions += [[said(x), default] for x in given.get(p.name, ())]
+        elif p.kind is p.VAR_KEYWORD:
+            keywords += [[k, said(x), default] for k, x in given.get(p.name, {}).items()]
+        elif p.kind is p.KEYWORD_ONLY or not in_order:
+            keywords += [[p.name, said(given[p.name]), default]] if p.name in given else []
+        elif p.name in given or (p.default is not p.empty and "opaque" not in str(default)):
+            positions.append([said(given.get(p.name, p.default)), default])
+        else:
+            in_order = False
+    return [positions, keywords]
+
+
+def said(value: Any) -> Any:
+    """An argument as JSON data; a range is not spread out."""
+    if type(value) is range:
+        return {"range": [hex(value.start), hex(value.stop), hex(value.step)]}
+    return encode(value, [MAX_ITEMS // 100])
+
+
+# ---- the fork server: a warm process that sees no program, no call and no value, ever ----
+
+RULES, CTL, STDERR, PIDS = 60, 61, 62, 63  # its descriptors; a program's socket is 3
+ANSWER = struct.Struct("=cd")  # b"d": CPU seconds; b"f": its folder is full; b"!": not prepared
+SAMPLE = """
+import bisect, copy, heapq, itertools, math, operator, random, re, string
+from collections import Counter, defaultdict
+from typing import Dict, List, Optional, Tuple
+
+def f(xs: List[int], n: Optional[int] = None) -> Tuple[List[int], Dict[int, int]]:
+    ordered = sorted(xs, key=lambda x: -x)
+    return [x for i, x in enumerate(ordered) if x > 1], dict(Counter(xs))
+"""
+
+
+def rehearse() -> None:
+    """Loads the usual modules and runs a program, so that what the first would warm up is warm."""
+    ours, theirs = socket.socketpair()
+    for _ in range(10):
+        ours.sendall(frame([SAMPLE, "f", ["f([1, 2, 3])"] * 3, MAX_REPLY, False]))
+        program()(theirs.fileno())
+    gc.collect()
+
+
+def fork_server(ctl: socket.socket, settings: dict) -> None:
+    """Obeys commands of one byte: fork (comes with a socket), tell CPU time, kill. Ends when its
+    supervisor does."""
+    jail = enter_jail_in_a_fork(settings["memory_mb"], settings["without"])
+    os.chdir("/")
+    if settings["numpy"]:
+        with suppress(ImportError):
+            importlib.import_module("numpy").random.seed(settings["seed"])
+    rehearse()
+    serve = program()
+    getattr(LIBC, "malloc_trim", int)(0)
+    gc.freeze()
+    gc.disable()
+    ctl.sendall(frame(jail.state))
+    child = 0
+    while True:
+        command, fds, _, _ = ctl.recvmsg(1, 24)
+        if command == b"f":
+            jail.new_folder()
+            if any(step() for step in jail.enter):
+                raise OSError("no pid namespace")
+            fd = int.from_bytes(fds[0][2][:4], sys.byteorder)
+            if (child := os.fork()) == 0:
+                become_program(jail, ctl, fd, serve)
+            os.close(fd)
+        elif command == b"c":
+            used = 0.0
+            with suppress(OSError, AttributeError):
+                os.sched_setaffinity(child, settings["cpus"])  # a slow one may run on any core
+                used = time.clock_gettime((~child << 3) | 2)  # Linux: another process' CPU clock
+            ctl.sendall(ANSWER.pack(b"f" if jail.crowded() else b"d", used))
+        else:
+            if child:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                jail.drop_folder()
+            child = 0
+            if not command:
+                os._exit(0)
+
+
+def become_program(jail: Jail, ctl: socket.socket, fd: int, serve: Callable) -> None:
+    """The first steps of a forked process. Never returns. No program is read before every layer
+    is on."""
+    try:
+        os.chdir(jail.folder)
+        for standard in range(3):  # its own: flags, locks and owners of shared ones would stay
+            os.dup2(os.open("/dev/null", os.O_RDWR), standard)
+        os.dup2(fd, 3)
+        if any(step() for step in jail.last):
+            ctl.sendall(ANSWER.pack(b"!", 0))
+            os._exit(1)
+        os.closerange(4, 64)
+        gc.enable()
+        serve(3)
+    finally:
+        os._exit(0)
+
+
+# ---- the supervisor: outside of every layer ----
+
+
+class Server:
+    """A fork server, as its supervisor sees it."""
+
+    def __init__(self, settings: dict):
+        self.ctl, other = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                for old, new in (other.fileno(), CTL), (2, STDERR), (1, 0), (1, 2):
+                    os.dup2(old, new)  # programs have only /dev/null
+                os.closerange(3, RULES)
+                os.closerange(RULES, CTL)
+                fork_server(socket.socket(fileno=CTL), settings)
+            except BaseException:
+                os.dup2(STDERR, 2)
+                sys.excepthook(*sys.exc_info())
+            finally:
+                os._exit(1)
+        other.close()
+        self.state = receive(self.ctl.recv)
+
+    def command(self, what: bytes, *fds: int) -> None:
+        packed = struct.pack(f"{len(fds)}i", *fds)
+        self.ctl.sendmsg([what], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)] if fds else [])
+
+    def seconds(self) -> float:
+        """CPU time of the child; infinite if its folder is full."""
+        self.command(b"c")
+        said = self.ctl.recv(ANSWER.size, socket.MSG_WAITALL).ljust(ANSWER.size, b".")
+        kind, number = ANSWER.unpack(said)
+        if kind not in b"df":
+            raise RuntimeError("a process could not be prepared for the program" if kind == b"!"
+                               else "the fork server is gone")  # fmt: skip
+        return number if kind == b"d" else math.inf
+
+    def child(self) -> str:
+        """The process id of the newest process that it has forked; "" where that is not seen."""
+        pid = str(self.pid)
+        with suppress(OSError, IndexError):
+            for _ in range(2):
+                with open(f"/proc/{pid}/task/{pid}/children") as file:
+                    pid = file.read().split()[-1]
+            return pid
+        return ""
+
+
+def waiting(pid: str) -> tuple[bool, float]:
+    """Whether a thread of a process runs or could run, and the seconds that its threads have
+    waited for a core. (False, 0.0) where that is not seen."""
+    runnable, seconds = False, 0.0
+    with suppress(OSError, IndexError, ValueError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/stat") as file:
+                runnable |= file.read().rpartition(")")[2].split()[0] == "R"
+            with open(f"/proc/{pid}/task/{task}/schedstat") as file:
+                seconds += int(file.read().split()[1]) / 1e9
+    return runnable, seconds
+
+
+class Clock:
+    """What a program has used. Asked for only when a reply is late: nothing is measured of a call
+    that takes a few milliseconds, and its CPU time counts from the first look on."""
+
+    def __init__(self, server: Server, sleep: float):
+        self.server, self.sleep, self.last = server, sleep, None
+
+    def start(self, cpu: float, wall: float) -> None:
+        """A call begins, with its limits; what is slept is taken off the program's own."""
+        if self.last:  # the call before was looked at: the rest of it counts too
+            self.look()
+        now = time.monotonic()
+        self.cpu, self.deadline, self.last, self.used = cpu, now + wall, None, 0.0
+        self.look_at = now + min(cpu, 0.02)
+
+    def look(self) -> bool:
+        """Whether a limit is passed."""
+        now, cpu = time.monotonic(), self.server.seconds()
+        runnable, queued = waiting(self.server.child())
+        if self.last:
+            then, cpu_then, queued_then = self.last
+            self.used += cpu - cpu_then
+            # What could run but had no core did not sleep, however many share the machine.
+            slept = now - then - (cpu - cpu_then) - max(queued - queued_then, 0.0)
+            self.sleep -= 0.0 if runnable else max(slept, 0.0)
+        self.last = now, cpu, queued
+        left = min(self.cpu - self.used, self.deadline - now)
+        # Not on the beat: a program must not know when it is looked at.
+        soon = min(max(left, 0.005), max(self.sleep, 0.02), 0.2)
+        self.look_at = now + soon * random.uniform(0.7, 1.0)
+        return left <= 0 or (self.sleep <= 0 and not runnable) or cpu == math.inf
+
+
+class Child:
+    """A process that runs a program: a request goes in, replies come out in order."""
+
+    def __init__(self, server: Server, trainer: select.poll, clock: Clock, request: list):
+        self.server, self.trainer, self.clock = server, trainer, clock
+        clock.last = None  # another process
+        self.sock, other = socket.socketpair()
+        server.command(b"f", other.fileno())
+        other.close()
+        self.poll, self.buffer = select.poll(), bytearray()
+        self.request = memoryview(frame(request))
+
+    def close(self) -> None:
+        self.server.command(b"k")
+        self.sock.close()
+
+    def next(self, cpu: float, wall: float = math.inf) -> bytes:
+        """The next reply, TIMEOUT or CRASH; after these two the child is of no further use."""
+        self.clock.start(cpu, wall)
+        try:
+            while (reply := self.reply()) is None:
+                late = time.monotonic() > self.clock.look_at and self.exceeded()
+                self.wait(0.0 if late else self.clock.look_at - time.monotonic())
+                if late and self.reply(keep=True) is None:
+                    return TIMEOUT
+            return reply
+        except (ConnectionError, ValueError):
+            return CRASH
+
+    def wait(self, seconds: float) -> None:
+        """Sends and receives what can be, as soon as something can, at most after `seconds`."""
+        # At first only its end is waited for: a wake-up for each of many short replies is dear.
+        events = select.POLLIN if self.clock.last else 0
+        self.poll.register(self.sock, events | (select.POLLOUT if self.request else 0))
+        for _, event in self.poll.poll(max(seconds, 0.0) * 1000):
+            with suppress(BlockingIOError):  # a socket can be made to look as if there were data
+                if event & select.POLLOUT:
+                    sent = self.sock.send(self.request, socket.MSG_DONTWAIT)
+                    self.request = self.request[sent:]
+                if event & ~select.POLLOUT:
+                    self.read()
+
+    def read(self) -> None:
+        if not (chunk := self.sock.recv(1 << 18, socket.MSG_DONTWAIT)):
+            raise ConnectionError("it has ended")
+        self.buffer += chunk
+
+    def exceeded(self) -> bool:
+        if self.trainer.poll(0):
+            os._exit(0)  # nobody waits for an answer
+        return self.clock.look()
+
+    def reply(self, keep: bool = False) -> bytes | None:
+        """The first whole reply in the buffer, else None; it is taken out, unless it is to be
+        kept. ValueError for what is no reply."""
+        if len(self.buffer) < HEAD.size:
+            return None
+        (size,) = HEAD.unpack_from(self.buffer)
+        end = HEAD.size + size
+        kind = bytes(self.buffer[HEAD.size : HEAD.size + 1])
+        if not 0 < size <= 2 * MAX_REPLY or kind not in (b"", VALUE, RAISED):
+            raise ValueError("not a reply")
+        if len(self.buffer) < end:
+            return None
+        reply = bytes(memoryview(self.buffer)[HEAD.size : end])
+        del self.buffer[: 0 if keep else end]
+        return reply
+
+
+class Supervisor:
+    """Answers jobs of the trainer, one at a time, with the replies that came of them."""
+
+    def __init__(self, job: socket.socket, settings: dict):
+        self.trainer = select.poll()
+        self.trainer.register(job, 0)  # says only that the trainer is gone
+        # Both start before any program is seen: what they are forked from must hold nothing.
+        self.servers = [Server({**settings, "numpy": numpy}) for numpy in (False, True)]
+        job.sendall(frame(self.servers[0].state))
+        while True:
+            job.sendall(frame(self.run(**receive(job.recv))))
+
+    def run(self, program: str, entry: str, calls: list, cpu: float, resumes: int, limit: int,
+            total: int, bind: bool, walls: list) -> list[bytes]:  # fmt: skip
+        """What came of loading, then of each call. After a crash or a timeout the rest goes to a
+        fresh process, at most `resumes` times.
+
+        cpu: seconds for each call; limit, total: bytes of a value, and of all values; bind: the
+        calls come with their arguments, as the program's own entry point takes them; walls: none,
+        or wall seconds for all calls together, then for each, in place of the other limits.
+        """
+        server, loaded, replies = self.servers["numpy" in program], b"", []
+        clock = Clock(server, math.inf if walls else SLEEP[0] * cpu + SLEEP[1])
+        begun = time.monotonic()
+        for _ in range(1 + resumes):
+            request = [program, entry, calls[len(replies) :], limit, bind]
+            child = Child(server, self.trainer, clock, request)
+            reply = child.next(cpu, walls[0] if walls else math.inf)
+            loaded, going = loaded or reply, reply[:1] == VALUE
+            while going and len(replies) < len(calls):
+                wall = math.inf
+                if walls:
+                    wall = min(walls[0] + begun - time.monotonic(), walls[1 + len(replies)])
+                reply = child.next(math.inf if walls else cpu, wall)
+                total -= len(reply)
+                replies.append(reply if total > 0 else TOO_LARGE)
+                going = reply[:1] in (VALUE, RAISED)
+            child.close()
+            if loaded[:1] != VALUE or len(replies) == len(calls):
+                break
+        server.seconds()  # when it has answered, no process of the program is left
+        return [loaded, *replies, *[NOT_RUN] * (len(calls) - len(replies))]
+
+
+def main(settings: str) -> None:
+    """One worker. Its standard input is the socket to the trainer."""
+    del sys.path[0]  # programs have no business in our folder
+    settings = json.loads(settings)
+    # The module that programs see, without the hook that gives every fork a seed of its own.
+    register, os.register_at_fork = os.register_at_fork, lambda **_: None
+    del sys.modules["random"]
+    importlib.import_module("random").seed(settings["seed"])
+    os.register_at_fork = register
+    if settings["cpus"]:  # who takes turns does so faster on one core
+        os.sched_setaffinity(0, [settings["cpus"][settings["number"] % len(settings["cpus"])]])
+    with suppress(EOFError):  # the trainer is gone
+        Supervisor(socket.socket(fileno=0), settings)
+    with suppress(ChildProcessError):  # leaves after those that it started
+        while True:
+            os.wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
