@@ -49,7 +49,7 @@ import struct
 import sys
 import time
 import types
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial

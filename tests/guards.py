@@ -120,9 +120,14 @@ GUARDS = [
         ("tests/test_codea1.py::test_topvar_agrees_with_brute_force_on_ties_and_flat_groups",),
     ),
     Guard(
-        "calls that never ran are left out of rates", "codea1.py",
-        "ran = [s for s in statuses if s is not Status.NOT_RUN]", "ran = list(statuses)",
-        ("tests/test_codea1.py::test_tests_that_never_ran_are_neither_passed_nor_failed",),
+        "giving up does not pay: a test that never ran is not passed", "codea1.py",
+        "return sum(s in wanted for s in statuses) / len(statuses) if statuses else 0.0",
+        "ran = [s for s in statuses if s is not Status.NOT_RUN]\n"
+        "    return sum(s in wanted for s in ran) / len(ran) if ran else 0.0",
+        (
+            "tests/test_codea1.py::test_tests_that_never_ran_are_neither_passed_nor_failed",
+            "tests/test_codea1.py::test_giving_up_earns_less_than_being_wrong",
+        ),
     ),
     Guard(
         "a suite without a valid test earns nothing", "codea1.py",
@@ -204,9 +209,44 @@ GUARDS = [
         ("tests/test_grpo.py::test_the_learning_rate_warms_up_from_its_first_step_and_ends_at_zero",),
     ),
     Guard(
-        "an incomplete checkpoint is skipped", "codea1.py",
-        "all((folder / f).stat().st_size == size for f, size in files.items())", "files",
+        "an incomplete checkpoint is skipped", "run.py",
+        "all((folder / f).stat().st_size == size for f, size in files.items())", "True",
         ("tests/test_run.py::test_an_incomplete_checkpoint_is_skipped_aloud",),
+    ),
+    Guard(
+        "one call in many spellings is one test", "codea1.py",
+        "            seen.add(truth.call.key)\n", "            seen.add(test.call)\n",
+        ("tests/test_codea1.py::test_one_breaking_call_in_many_spellings_is_one_test",),
+    ),
+    Guard(
+        "programs get the call as the ground truth binds it", "codea1.py",
+        "bound = replace(test, call=truth.call.source)", "bound = test",
+        ("tests/test_codea1.py::test_a_right_program_need_not_have_the_references_names_and_defaults",),
+    ),
+    Guard(
+        "a dropped wrong answer is no earlier test", "codea1.py",
+        "            tests.append(confirmed)\n            seen.add(truth.call.key)\n",
+        "            tests.append(confirmed)\n        if truth and truth.call:\n"
+        "            seen.add(truth.call.key)\n",
+        ("tests/test_codea1.py::test_a_dropped_wrong_answer_does_not_make_the_right_one_a_duplicate",),
+    ),
+    Guard(
+        "a replayed test that could not be asked stays in the book", "codea1.py",
+        "        elif value.ok and relabel(test, value.value) is not None:", "        else:",
+        ("tests/test_codea1.py::test_a_replayed_test_that_cannot_be_asked_stays_in_the_book",),
+    ),
+    Guard(
+        "a huge right answer is no answer, and takes no room", "sandbox.py",
+        "len(calls), ANSWER_ROOM,\n                        max(jail.TOTAL, 2 * ANSWER_ROOM * len(calls)), bind=True)",
+        "len(calls), bind=True)",
+        ("tests/test_codea1.py::test_huge_values_of_one_suite_cost_no_other_suite_and_no_test_of_the_book",),
+    ),
+    Guard(
+        "the kind of an outcome is the supervisor's word", "sandbox.py",
+        "return {TIMEOUT: Status.TIMEOUT, NOT_RUN: Status.NOT_RUN}.get(reply[:1], Status.ERROR)",
+        "said = value(reply).error.strip(chr(39))\n"
+        '    return {"timeout": Status.TIMEOUT, "not_run": Status.NOT_RUN}.get(said, Status.ERROR)',
+        ("tests/test_codea1.py::test_an_exceptions_name_is_not_the_supervisors_word",),
     ),
 ]  # fmt: skip
 
