@@ -50,7 +50,7 @@ import sys
 import time
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -66,6 +66,8 @@ MAX_REPLY = 16 << 20  # bytes of one value as JSON
 MAX_ITEMS, MAX_DEPTH = 2_000_000, 100  # items of a value, nested ones too, and their nesting
 TOTAL = 4 * MAX_REPLY  # bytes of all values of a program; those beyond are "too large"
 FOLDER_MB, FOLDER_FILES = 64, 500  # size of the private folder
+THREADS = 256  # of a program
+CHANCE = random.SystemRandom()  # a copied generator's numbers could be foretold
 SLEEP = 3.0, 1.0  # a program may sleep this many times the CPU limit of a call, and seconds more
 
 # What came of a call: the first byte of a reply. A program chooses between the first two only.
@@ -220,7 +222,9 @@ tee 276 77, shmget 29 194, shmat 30 196, shmctl 31 195, semget 64 190, semop 65 
 semctl 66 191, semtimedop 220 192, msgget 68 186, msgsnd 69 189, msgrcv 70 188, msgctl 71 187,
 mq_open 240 180, mq_unlink 241 181, socket 41 198, bind 49 200, connect 42 203, listen 50 201,
 setsockopt 54 208, flock 73 32, sync 162 81, syncfs 306 267, fadvise64 221 223,
-readahead 187 213, mincore 27 232, cachestat 451 451, preadv2 327 286"""
+readahead 187 213, mincore 27 232, cachestat 451 451, preadv2 327 286, sendfile 40 71,
+setuid 105 146, setreuid 113 145, setresuid 117 147, setfsuid 122 151, setdomainname 171 162,
+map_shadow_stack 453 453"""
 # What the fork server needs still, and a program never.
 PROCESSES = """mount 165 40, umount2 166 39, fork 57 -1, vfork 58 -1, execve 59 221,
 execveat 322 281, unshare 272 97, setns 308 268, setpriority 141 140, ioprio_set 251 30,
@@ -233,10 +237,15 @@ STAND_INS = {  # what seccomp forbids instead where a layer is missing
         chown 92 -1, fchown 93 55, lchown 94 -1, fchownat 260 54, utime 132 -1, utimes 235 -1,
         futimesat 261 -1, utimensat 280 88, setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7,
         removexattr 197 14, lremovexattr 198 15, fremovexattr 199 16, truncate 76 45""",
+    "files": """creat 85 -1, openat2 437 437, mkdir 83 -1, mkdirat 258 34, mknod 133 -1,
+        mknodat 259 33, rename 82 -1, renameat 264 38, renameat2 316 276, link 86 -1,
+        linkat 265 37, symlink 88 -1, symlinkat 266 36, unlink 87 -1, unlinkat 263 35,
+        rmdir 84 -1""",
 }
 USED = """clone 56 220, clone3 435 435, socketpair 53 199, prctl 157 167, capset 126 91,
 landlock_add_rule 445 445, landlock_restrict_self 446 446, fcntl 72 25, ioctl 16 29,
-prlimit64 302 261, fsync 74 82, fdatasync 75 83, msync 26 227, sync_file_range 277 84"""
+prlimit64 302 261, fsync 74 82, fdatasync 75 83, msync 26 227, sync_file_range 277 84,
+close_range 436 436, mmap 9 222, mremap 25 216, open 2 -1, openat 257 56"""
 NEWEST = 463  # calls from this number on are younger than this list
 # Commands of fcntl: duplicate, flags of the descriptor, ask about flags, locks and pipes.
 FCNTL = 0, 1, 2, 3, 4, 5, 1030, 1032
@@ -244,8 +253,11 @@ LOCKS = 6, 7  # fcntl's; nobody else is there to be locked out, so they are gran
 # Commands of ioctl: is it a terminal, its size, bytes to be read, close on exec, do not block.
 IOCTL = 0x5401, 0x802C542A, 0x5413, 0x541B, 0x5450, 0x5451, 0x5421
 
+THREAD = 0x10400  # flags of clone: of this process, and with its descriptors
+WRITING = 0x400243  # flags of open: to write, create, empty, or have a file without a name
+
 LOAD, EQUAL, AT_LEAST, ANY_BIT, MASK = 0x20, 0x15, 0x35, 0x45, 0x54  # operations of a filter
-ARGUMENT = 16, 24, 32  # where it finds the low words of the first three arguments
+LOW, HIGH = range(16, 64, 8), range(20, 64, 8)  # where it finds the two words of each argument
 
 
 def answer(errno: int) -> bytes:
@@ -283,45 +295,57 @@ def op(code: int, k: int, yes: int = 0, no: int = 0) -> bytes:
     return struct.pack("=HBBI", code, yes, no, k)
 
 
-def only(call: str, argument: int, allowed: Sequence[int], instead: bytes = REFUSE) -> list[bytes]:
-    """Operations that let a call through with these values of an argument alone."""
-    ops = []
+def rule(call: str, *ops: bytes) -> list[bytes]:
+    """Operations for one call; they end with an answer. None where there is no such call."""
+    number = NUMBERS[call]
+    return [op(EQUAL, number, 0, len(ops)), *ops] if number >= 0 else []
+
+
+def only(where: int, allowed: Iterable[int]) -> list[bytes]:
+    """Operations that allow a call with these values of a word of its arguments alone."""
+    ops = [op(LOAD, where)]
     for value in allowed:
         ops += [op(EQUAL, value, 0, 1), ALLOW]
-    return [op(EQUAL, NUMBERS[call], 0, len(ops) + 2), op(LOAD, ARGUMENT[argument]), *ops, instead]
+    return [*ops, REFUSE]
 
 
-def seccomp_filter(forbidden: dict[str, int], program: bool = False) -> tuple:
-    """Arguments of the prctl that puts on a filter, and the buffer that they point to.
+def rules_of_a_program(reads_only: bool) -> list[bytes]:
+    """What a program may do with calls that it needs; reads_only: it opens no file to write."""
+    ops = [op(AT_LEAST, NEWEST, 0, 1), UNKNOWN]
+    # The flags of clone3 are out of sight: where it is unknown, the C library takes clone.
+    ops += rule("clone3", UNKNOWN)
+    # Threads only, and none with descriptors of its own: their number is the limit of what pipes
+    # and sockets may hold.
+    ops += rule("clone", op(LOAD, LOW[0]), op(MASK, THREAD), op(EQUAL, THREAD, 0, 1), ALLOW, REFUSE)
+    ops += rule("close_range", *only(LOW[2], (0, 4)))
+    # Streams of the machine: pairs of any other kind could be pointed elsewhere.
+    ops += rule("socketpair", op(LOAD, LOW[0]), op(EQUAL, 1, 1), REFUSE, op(LOAD, LOW[1]),
+                op(MASK, 15), op(EQUAL, 1, 0, 1), ALLOW, REFUSE)  # fmt: skip
+    # Near what is mapped already, for pages far from each other need tables that nothing counts.
+    near = (ctypes.cast(LIBC.syscall, ctypes.c_void_p).value or 0) >> 32
+    ops += rule("mmap", *only(HIGH[0], (0, near - 1, near, near + 1)))
+    ops += rule("mremap", *only(LOW[3], (0, 1)))
+    # No core is kept from others (PR_SCHED_CORE).
+    ops += rule("prctl", op(LOAD, LOW[0]), op(EQUAL, 62, 0, 1), REFUSE, ALLOW)
+    for call in "fsync", "fdatasync", "msync", "sync_file_range":
+        ops += rule(call, DONE)  # what was written to a file is not forced to disk
+    locks = [part for command in LOCKS for part in (op(EQUAL, command, 0, 1), DONE)]
+    ops += rule("fcntl", op(LOAD, LOW[1]), *locks, *only(LOW[1], FCNTL))
+    ops += rule("ioctl", *only(LOW[1], IOCTL)) + rule("prlimit64", *only(LOW[0], [0]))
+    for call, flags in [("open", LOW[1]), ("openat", LOW[2])] if reads_only else []:
+        ops += rule(call, op(LOAD, flags), op(ANY_BIT, WRITING, 0, 1), REFUSE, ALLOW)
+    return ops
 
-    program: the rules for a program. clone makes threads alone; pairs of sockets are streams of
-    the machine (others could be pointed elsewhere); fcntl and ioctl have short lists; limits are
-    its own; what was written to a file is not forced to disk.
-    """
+
+def seccomp_filter(forbidden: dict[str, int], rules: Sequence[bytes] = ()) -> tuple:
+    """Arguments of the prctl that puts on a filter, and the buffer that they point to."""
     ops = [op(LOAD, 4), op(EQUAL, 0xC00000B7 if ARM else 0xC000003E, 1), REFUSE]  # the architecture
     ops += [op(LOAD, 0), op(AT_LEAST, 1 << 30, 0, 1), REFUSE]  # no x32 either
     for number in forbidden.values():
         ops += [op(EQUAL, number, 0, 1), REFUSE] if number >= 0 else []
-    if program:
-        ops += [op(AT_LEAST, NEWEST, 0, 1), UNKNOWN]
-        # The flags of clone3 are out of sight: where it is unknown, the C library takes clone.
-        ops += [op(EQUAL, NUMBERS["clone3"], 0, 1), UNKNOWN]
-        ops += [op(EQUAL, NUMBERS["clone"], 0, 4), op(LOAD, ARGUMENT[0]),
-                op(ANY_BIT, 0x10000, 0, 1), ALLOW, REFUSE]  # fmt: skip
-        ops += [op(EQUAL, NUMBERS["socketpair"], 0, 7), op(LOAD, ARGUMENT[0]),
-                op(EQUAL, 1, 0, 4), op(LOAD, ARGUMENT[1]), op(MASK, 15), op(EQUAL, 1, 0, 1), ALLOW,
-                REFUSE]  # fmt: skip
-        # No core is kept from others (PR_SCHED_CORE).
-        ops += [op(EQUAL, NUMBERS["prctl"], 0, 3), op(LOAD, ARGUMENT[0]), op(EQUAL, 62, 0, 1),
-                REFUSE, op(LOAD, 0)]  # fmt: skip
-        for call in "fsync", "fdatasync", "msync", "sync_file_range":
-            ops += [op(EQUAL, NUMBERS[call], 0, 1), DONE]
-        for command in LOCKS:
-            ops += [op(EQUAL, NUMBERS["fcntl"], 0, 3), op(LOAD, ARGUMENT[1]),
-                    op(EQUAL, command, 0, 1), DONE, op(LOAD, 0)]  # fmt: skip
-        ops += only("fcntl", 1, FCNTL) + only("ioctl", 1, IOCTL) + only("prlimit64", 0, [0])
-    code = ctypes.create_string_buffer(b"".join([*ops, ALLOW]))
-    return (22, 2, struct.pack("HP", len(ops) + 1, ctypes.addressof(code)), 0, 0), code
+    code = ctypes.create_string_buffer(b"".join([*ops, *rules, ALLOW]))
+    count = len(ops) + len(rules) + 1
+    return (22, 2, struct.pack("HP", count, ctypes.addressof(code)), 0, 0), code
 
 
 class Jail:
@@ -420,8 +444,8 @@ class Jail:
         os.dup2(rules, RULES)
         os.close(rules)
 
-    def seccomp(self, *tables: str, program: bool = False) -> Callable[[], int]:
-        args, code = seccomp_filter(numbers(*tables), program)
+    def seccomp(self, *tables: str, rules: Sequence[bytes] = ()) -> Callable[[], int]:
+        args, code = seccomp_filter(numbers(*tables), rules)
         self.kept.append(code)
         return prepared("prctl", *args)
 
@@ -503,7 +527,7 @@ def enter_jail_in_a_fork(memory_mb: int, without: Sequence[str]) -> Jail:
         os.dup2(home, PIDS)
         os.close(home)
         jail.enter = [prepared("setns", PIDS, new), prepared("unshare", new)]
-    threads = 256
+    threads = THREADS
     if MACHINE and not jail.active("user namespace"):  # there they are counted apart
         threads = tasks_of(uid) + 4096
     if jail.active("mount namespace"):
@@ -527,16 +551,21 @@ def put_on_later(jail: Jail, memory_mb: int, threads: int) -> None:
     jail.put_on("seccomp", lambda: try_out(jail.seccomp(FORBIDDEN)))
     if jail.active("seccomp"):
         jail.seccomp(FORBIDDEN)()
-        missing = [names for layer, names in STAND_INS.items() if not jail.active(layer)]
-        jail.last.append(jail.seccomp(PROCESSES, *missing, program=True))
+        open_to_all = not (jail.active("mount namespace") or jail.active("landlock"))
+        missing = [layer for layer in jail.state if not jail.active(layer)]
+        stand_ins = [STAND_INS[x] for x in [*missing, *["files"] * open_to_all] if x in STAND_INS]
+        rules = rules_of_a_program(open_to_all)
+        jail.last.append(jail.seccomp(PROCESSES, *stand_ins, rules=rules))
     capset = "capset", struct.pack("Ii", 0x20080522, 0), bytes(24)
     jail.put_on("no capabilities", lambda: jail.last.append(prepared(*capset)))
     jail.put_on("resource limits", lambda: None if MACHINE else "missing: the limit of memory")
     on_disk = not jail.active("mount namespace")
     wanted = {"CORE": 0, "FSIZE": FOLDER_MB << (16 if on_disk else 20), "NOFILE": 128}
     if MACHINE:
-        wanted |= {"NICE": 0, "RTPRIO": 0, "NPROC": threads}
-        jail.last += jail.limits(AS=memory_mb << 20)  # macOS reserves more than there is memory
+        wanted |= {"NICE": 0, "RTPRIO": 0, "SIGPENDING": 1024}
+        # Not the fork server's: where threads are counted with those of others, it needs its own.
+        # macOS reserves more than there is memory.
+        jail.last += jail.limits(AS=memory_mb << 20, NPROC=threads)
     for step in jail.limits(**wanted):
         step()
     jail.last += jail.limits(CPU=3600) + ([] if jail.enter else [os.setsid])
@@ -690,8 +719,8 @@ def fork_server(ctl: socket.socket, settings: dict) -> None:
         elif command == b"c":
             used = 0.0
             with suppress(OSError, AttributeError):
-                os.sched_setaffinity(child, settings["cpus"])  # a slow one may run on any core
                 used = time.clock_gettime((~child << 3) | 2)  # Linux: another process' CPU clock
+                os.sched_setaffinity(child, settings["cpus"])  # a slow one may run on any core
             ctl.sendall(ANSWER.pack(b"f" if jail.crowded() else b"d", used))
         else:
             if child:
@@ -770,17 +799,18 @@ class Server:
         return ""
 
 
-def waiting(pid: str) -> tuple[bool, float]:
-    """Whether a thread of a process runs or could run, and the seconds that its threads have
-    waited for a core. (False, 0.0) where that is not seen."""
-    runnable, seconds = False, 0.0
-    with suppress(OSError, IndexError, ValueError):
+def threads(pid: str) -> tuple[bool, dict[str, float]]:
+    """Whether a thread of a process runs or could run; and the seconds that each has run or has
+    waited for a core. (False, {}) where that is not seen."""
+    runnable, awake = False, {}
+    with suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{task}/stat") as file:
-                runnable |= file.read().rpartition(")")[2].split()[0] == "R"
-            with open(f"/proc/{pid}/task/{task}/schedstat") as file:
-                seconds += int(file.read().split()[1]) / 1e9
-    return runnable, seconds
+            with suppress(OSError, IndexError, ValueError):  # it has just ended
+                with open(f"/proc/{pid}/task/{task}/stat") as file:
+                    runnable |= file.read().rpartition(")")[2].split()[0] == "R"
+                with open(f"/proc/{pid}/task/{task}/schedstat") as file:
+                    awake[task] = sum(map(int, file.read().split()[:2])) / 1e9
+    return runnable, awake
 
 
 class Clock:
@@ -788,32 +818,43 @@ class Clock:
     that takes a few milliseconds, and its CPU time counts from the first look on."""
 
     def __init__(self, server: Server, sleep: float):
-        self.server, self.sleep, self.last = server, sleep, None
+        self.server, self.sleep = server, sleep
+
+    def another_process(self) -> None:
+        self.asleep: tuple[float, float, dict[str, float]] | None = None
+        self.begun: float | None = None
 
     def start(self, cpu: float, wall: float) -> None:
-        """A call begins, with its limits; what is slept is taken off the program's own."""
-        if self.last:  # the call before was looked at: the rest of it counts too
-            self.look()
+        """A call begins, with its limits."""
         now = time.monotonic()
-        self.cpu, self.deadline, self.last, self.used = cpu, now + wall, None, 0.0
+        self.cpu, self.deadline, self.begun = cpu, now + wall, None
         self.look_at = now + min(cpu, 0.02)
 
     def look(self) -> bool:
         """Whether a limit is passed."""
         now, cpu = time.monotonic(), self.server.seconds()
-        runnable, queued = waiting(self.server.child())
-        if self.last:
-            then, cpu_then, queued_then = self.last
-            self.used += cpu - cpu_then
-            # What could run but had no core did not sleep, however many share the machine.
-            slept = now - then - (cpu - cpu_then) - max(queued - queued_then, 0.0)
-            self.sleep -= 0.0 if runnable else max(slept, 0.0)
-        self.last = now, cpu, queued
-        left = min(self.cpu - self.used, self.deadline - now)
+        runnable, awake = threads(self.server.child())
+        if self.begun is None:
+            self.begun = cpu
+        if self.asleep is None:
+            self.asleep = now, cpu, awake
+        if not runnable:  # else it may be so for the look alone: this time is counted later
+            self.sleep -= slept(self.asleep, (now, cpu, awake))
+            self.asleep = now, cpu, awake
+        left = min(self.cpu - (cpu - self.begun), self.deadline - now)
         # Not on the beat: a program must not know when it is looked at.
         soon = min(max(left, 0.005), max(self.sleep, 0.02), 0.2)
-        self.look_at = now + soon * random.uniform(0.7, 1.0)
-        return left <= 0 or (self.sleep <= 0 and not runnable) or cpu == math.inf
+        self.look_at = now + soon * CHANCE.uniform(0.7, 1.0)
+        too_much = cpu == math.inf or len(awake) > THREADS
+        return too_much or left <= 0 or (self.sleep <= 0 and not runnable)
+
+
+def slept(before: tuple, after: tuple) -> float:
+    """Seconds between two looks in which a process did nothing, though it could have had a core."""
+    (then, cpu_then, awake_then), (now, cpu, awake) = before, after
+    # Not the sum over its threads: a hundred that wake up together all wait, for each other.
+    busy = [seconds - awake_then.get(task, 0.0) for task, seconds in awake.items()]
+    return max(now - then - max(cpu - cpu_then, *busy, 0.0), 0.0)
 
 
 class Child:
@@ -821,7 +862,7 @@ class Child:
 
     def __init__(self, server: Server, trainer: select.poll, clock: Clock, request: list):
         self.server, self.trainer, self.clock = server, trainer, clock
-        clock.last = None  # another process
+        clock.another_process()
         self.sock, other = socket.socketpair()
         server.command(b"f", other.fileno())
         other.close()
@@ -848,7 +889,7 @@ class Child:
     def wait(self, seconds: float) -> None:
         """Sends and receives what can be, as soon as something can, at most after `seconds`."""
         # At first only its end is waited for: a wake-up for each of many short replies is dear.
-        events = select.POLLIN if self.clock.last else 0
+        events = 0 if self.clock.begun is None else select.POLLIN
         self.poll.register(self.sock, events | (select.POLLOUT if self.request else 0))
         for _, event in self.poll.poll(max(seconds, 0.0) * 1000):
             with suppress(BlockingIOError):  # a socket can be made to look as if there were data
