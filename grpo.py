@@ -10,8 +10,8 @@ has advantage 0, the first step has lr/warmup instead of 0.
 
 A prompt is computed once for all its replies, and logits exist only a chunk of tokens at a time.
 
-Letters: G groups, n replies of a group, N tokens of a micro-batch, R replies of a micro-batch, T
-tokens of the longest, S tokens of all R, P tokens of a prompt's row, D hidden size, V vocabulary.
+Letters: G groups, n replies of a group; N tokens of a micro-batch, S reply tokens in it; P tokens
+of a prompt, T of a reply; H query heads, K key/value heads, D head or hidden size, V vocabulary.
 """
 
 import copy
@@ -24,7 +24,6 @@ from itertools import accumulate
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 from model import Qwen2, Sample, attention
@@ -120,7 +119,7 @@ class UpdateStats:
 
 @dataclass(frozen=True)
 class Part:
-    """A micro-batch: one row of N tokens without padding, and what its replies are judged by.
+    """A micro-batch: one row of N tokens without padding, and what its S reply tokens need.
 
     Each group's prompt comes once, less its last token; then its replies, less theirs. A reply
     begins with the prompt's last token, so that every token of it predicts one of `targets`.
@@ -129,15 +128,10 @@ class Part:
     lengths: list[list[int]]  # tokens in the row, by group: [prompt, reply, reply, ...]
     ids: Tensor  # (1, N)
     positions: Tensor  # (1, N): each reply goes on where its prompt ended
-    targets: Tensor  # (S,) tokens of all replies
-    mask: Tensor  # (R, T) true where a reply has a token
-    advantages: Tensor  # (R,)
-    old: Tensor | None = None  # (R, T) log-probs before the step; None: the model has not moved yet
-    ref: Tensor | None = None  # (R, T) log-probs under the reference
-
-    @property
-    def reply_lengths(self) -> list[int]:
-        return [n for _, *replies in self.lengths for n in replies]
+    targets: Tensor  # (S,) all replies, one after the other
+    advantages: Tensor  # (S,)
+    old: Tensor | None = None  # (S, 1) log-probs before the step; None: the model has not moved yet
+    ref: Tensor | None = None  # (S, 1) log-probs under the reference
 
 
 def lay_out(groups: Sequence[Group], device: torch.device | str = "cpu") -> Part:
@@ -147,24 +141,21 @@ def lay_out(groups: Sequence[Group], device: torch.device | str = "cpu") -> Part
     >>> part = lay_out([Group((1, 2, 3), samples, (0.5, -0.5))])
     >>> part.ids, part.positions, part.lengths
     (tensor([[1, 2, 3, 7, 8, 3]]), tensor([[0, 1, 2, 3, 4, 2]]), [[2, 3, 1]])
-    >>> part.targets, part.mask.int()
-    (tensor([7, 8, 9, 6]), tensor([[1, 1, 1],
-            [1, 0, 0]], dtype=torch.int32))
+    >>> part.targets, part.advantages
+    (tensor([7, 8, 9, 6]), tensor([ 0.5000,  0.5000,  0.5000, -0.5000]))
     """
     lengths, ids, positions, targets, advantages = [], [], [], [], []
     for group in groups:
         *start, last = group.prompt
         ids += start
         positions += range(len(start))
-        for sample in group.samples:
+        for sample, advantage in zip(group.samples, group.advantages, strict=True):
             ids += [last, *sample.ids[:-1]]
             positions += range(len(start), len(start) + len(sample.ids))
             targets += sample.ids
+            advantages += [advantage] * len(sample.ids)
         lengths.append([len(start), *(len(sample.ids) for sample in group.samples)])
-        advantages += group.advantages
-    sizes = torch.tensor([len(sample.ids) for group in groups for sample in group.samples])
     tensors = [torch.tensor(numbers) for numbers in ([ids], [positions], targets)]
-    tensors.append(torch.arange(max(sizes)) < sizes[:, None])
     tensors.append(torch.tensor(advantages, dtype=torch.float32))
     if torch.device(device).type == "cuda":  # from pinned memory a copy does not stop the host
         tensors = [tensor.pin_memory() for tensor in tensors]
@@ -360,14 +351,13 @@ class Policy:
         return parts
 
     def logprobs(self, model: Qwen2, part: Part) -> Tensor:
-        """(R, T) log-probs of the replies at the sampling temperature, 0 behind their ends."""
+        """(S, 1) log-probs of the reply tokens at the sampling temperature."""
         rule = partial(attend, lengths=part.lengths)
         states = model.hidden(part.ids, part.positions, rule, self.checkpointing)[0]  # (N, D)
         groups = states.split([sum(lengths) for lengths in part.lengths])
         replies = [group[prompt:] for group, (prompt, *_) in zip(groups, part.lengths, strict=True)]
         head = model.head[: self.vocab_size]
-        logprobs = token_logprobs(torch.cat(replies), head, part.targets, self.temperature)  # (S,)
-        return pad_sequence(logprobs.split(part.reply_lengths), batch_first=True)
+        return token_logprobs(torch.cat(replies), head, part.targets, self.temperature)[:, None]
 
     def update(self, parts: list[Part]) -> UpdateStats:
         """One optimiser step on one minibatch; a gradient that is not finite changes nothing."""
@@ -399,8 +389,8 @@ class Policy:
         for part in parts:
             logp = self.logprobs(self.model, part)
             old = logp.detach() if part.old is None else part.old
-            per_part = (part.ref, part.advantages, part.mask)
-            loss, stats = self.loss(logp, old, *per_part, total_tokens=tokens)
+            live = torch.ones_like(logp)  # every token is a row of its own
+            loss, stats = self.loss(logp, old, part.ref, part.advantages, live, total_tokens=tokens)
             loss.backward()
             sums += torch.stack((loss.detach(), stats["kl"], stats["clip_fraction"]))
         return sums
@@ -412,10 +402,10 @@ class Policy:
             p.copy_(master)
 
     def move_state(self, device: torch.device) -> None:
-        """Take moments and separate masters to the device, or to pinned host memory."""
+        """Take the optimiser's state and separate masters to the device, or to pinned host memory."""
         state = [master for _, master in self.apart()]
         for found in self.optimizer.state.values():
-            state += [found["exp_avg"], found["exp_avg_sq"]]
+            state += found.values()  # moments, and the step count: a loaded one lies with its master
         for i, tensor in enumerate(state):
             if tensor.device == device:
                 continue

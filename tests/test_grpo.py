@@ -566,9 +566,7 @@ def test_runs_are_bit_identical_also_through_a_saved_state(tmp_path):
 def test_the_reference_is_shared_frozen_and_only_made_when_used():
     reference = tiny(1)
     before = [p.detach().clone() for p in reference.parameters()]
-    coder, tester = (
-        Policy(tiny(seed), lr=1e-2, steps=20, reference=reference) for seed in (0, 2)
-    )
+    coder, tester = (Policy(tiny(seed), lr=1e-2, steps=20, reference=reference) for seed in (0, 2))
     coder.step([minibatch()])
     assert coder.reference is tester.reference is reference
     assert equal(reference.parameters(), before)
@@ -624,3 +622,14 @@ def test_a_gpu_updates_as_the_cpu_does(offload):
     if offload:
         states = gpu.optimizer.state.values()
         assert all(state["exp_avg"].device.type == "cpu" for state in states)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_run_with_offload_goes_on_from_a_saved_state():
+    """The state is loaded while the masters wait on the host; the fused step wants it all together."""
+    settings = {"lr": 1e-3, "steps": 20, "warmup": 1, "offload": True}
+    whole, resumed = (Policy(tiny().cuda().bfloat16(), **settings) for _ in range(2))
+    whole.step([minibatch(0)])
+    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
+    assert resumed.step([minibatch(1)]) == whole.step([minibatch(1)])
