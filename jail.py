@@ -2,9 +2,9 @@
 
     whoever asks <-> supervisor (limits, kills) <-> fork server (layers) -> a process per program
 
-`python jail.py SETTINGS` is one worker: the supervisor, which takes jobs from a socket on its
-standard input. It forks the fork server, which puts on the layers, loads the usual modules, and
-forks a process for every program. Reinforcement learning searches for every hole, so:
+`main` is one worker: the supervisor, which takes jobs from a socket on its standard input. It forks
+the fork server, which puts on the layers, loads the usual modules, and forks a process for every
+program. Reinforcement learning searches for every hole, so:
 
 - What a program can say. It gets calls and returns values, as tagged JSON, nothing else: no test,
   no expected value and no ground truth ever enters its process or the one it is forked from. The
@@ -42,7 +42,6 @@ import json
 import marshal
 import math
 import os
-import random
 import select
 import signal
 import struct
@@ -67,7 +66,6 @@ MAX_ITEMS, MAX_DEPTH = 2_000_000, 100  # items of a value, nested ones too, and 
 TOTAL = 4 * MAX_REPLY  # bytes of all values of a program; those beyond are "too large"
 FOLDER_MB, FOLDER_FILES = 64, 500  # size of the private folder
 THREADS = 256  # of a program
-CHANCE = random.SystemRandom()  # a copied generator's numbers could be foretold
 SLEEP = 3.0, 1.0  # a program may sleep this many times the CPU limit of a call, and seconds more
 
 # What came of a call: the first byte of a reply. A program chooses between the first two only.
@@ -309,14 +307,22 @@ def only(where: int, allowed: Iterable[int]) -> list[bytes]:
     return [*ops, REFUSE]
 
 
-def rules_of_a_program(reads_only: bool) -> list[bytes]:
-    """What a program may do with calls that it needs; reads_only: it opens no file to write."""
+def threads_only(reads_only: bool) -> list[bytes]:
+    """Rules for a program alone; reads_only: it opens no file to write."""
+    # No processes, and no thread with descriptors of its own: their number is the limit of what
+    # pipes and sockets may hold.
+    ops = rule("clone", op(LOAD, LOW[0]), op(MASK, THREAD), op(EQUAL, THREAD, 0, 1), ALLOW, REFUSE)
+    for call, flags in [("open", LOW[1]), ("openat", LOW[2])] if reads_only else []:
+        ops += rule(call, op(LOAD, flags), op(ANY_BIT, WRITING, 0, 1), REFUSE, ALLOW)
+    return ops
+
+
+def short_lists() -> list[bytes]:
+    """Rules for calls that a program needs, as far as it needs them. The fork server keeps them
+    too: it takes the kernel a tenth of a millisecond to put on such a filter."""
     ops = [op(AT_LEAST, NEWEST, 0, 1), UNKNOWN]
     # The flags of clone3 are out of sight: where it is unknown, the C library takes clone.
     ops += rule("clone3", UNKNOWN)
-    # Threads only, and none with descriptors of its own: their number is the limit of what pipes
-    # and sockets may hold.
-    ops += rule("clone", op(LOAD, LOW[0]), op(MASK, THREAD), op(EQUAL, THREAD, 0, 1), ALLOW, REFUSE)
     ops += rule("close_range", *only(LOW[2], (0, 4)))
     # Streams of the machine: pairs of any other kind could be pointed elsewhere.
     ops += rule("socketpair", op(LOAD, LOW[0]), op(EQUAL, 1, 1), REFUSE, op(LOAD, LOW[1]),
@@ -332,8 +338,6 @@ def rules_of_a_program(reads_only: bool) -> list[bytes]:
     locks = [part for command in LOCKS for part in (op(EQUAL, command, 0, 1), DONE)]
     ops += rule("fcntl", op(LOAD, LOW[1]), *locks, *only(LOW[1], FCNTL))
     ops += rule("ioctl", *only(LOW[1], IOCTL)) + rule("prlimit64", *only(LOW[0], [0]))
-    for call, flags in [("open", LOW[1]), ("openat", LOW[2])] if reads_only else []:
-        ops += rule(call, op(LOAD, flags), op(ANY_BIT, WRITING, 0, 1), REFUSE, ALLOW)
     return ops
 
 
@@ -548,14 +552,14 @@ def put_on_later(jail: Jail, memory_mb: int, threads: int) -> None:
         jail.put_on("landlock", try_out, prepared("landlock_restrict_self", RULES, 0))
     if jail.active("landlock"):
         jail.last.append(prepared("landlock_restrict_self", RULES, 0))
-    jail.put_on("seccomp", lambda: try_out(jail.seccomp(FORBIDDEN)))
+    shared = jail.seccomp(FORBIDDEN, rules=short_lists()) if MACHINE else None
+    jail.put_on("seccomp", try_out, shared)
     if jail.active("seccomp"):
-        jail.seccomp(FORBIDDEN)()
+        shared()
         open_to_all = not (jail.active("mount namespace") or jail.active("landlock"))
         missing = [layer for layer in jail.state if not jail.active(layer)]
         stand_ins = [STAND_INS[x] for x in [*missing, *["files"] * open_to_all] if x in STAND_INS]
-        rules = rules_of_a_program(open_to_all)
-        jail.last.append(jail.seccomp(PROCESSES, *stand_ins, rules=rules))
+        jail.last.append(jail.seccomp(PROCESSES, *stand_ins, rules=threads_only(open_to_all)))
     capset = "capset", struct.pack("Ii", 0x20080522, 0), bytes(24)
     jail.put_on("no capabilities", lambda: jail.last.append(prepared(*capset)))
     jail.put_on("resource limits", lambda: None if MACHINE else "missing: the limit of memory")
@@ -696,9 +700,6 @@ def fork_server(ctl: socket.socket, settings: dict) -> None:
     supervisor does."""
     jail = enter_jail_in_a_fork(settings["memory_mb"], settings["without"])
     os.chdir("/")
-    if settings["numpy"]:
-        with suppress(ImportError):
-            importlib.import_module("numpy").random.seed(settings["seed"])
     rehearse()
     serve = program()
     getattr(LIBC, "malloc_trim", int)(0)
@@ -709,6 +710,10 @@ def fork_server(ctl: socket.socket, settings: dict) -> None:
     while True:
         command, fds, _, _ = ctl.recvmsg(1, 24)
         if command == b"f":
+            if settings["numpy"] and "numpy" not in sys.modules:
+                with suppress(ImportError):
+                    importlib.import_module("numpy").random.seed(settings["seed"])
+                    gc.freeze()
             jail.new_folder()
             if any(step() for step in jail.enter):
                 raise OSError("no pid namespace")
@@ -720,7 +725,8 @@ def fork_server(ctl: socket.socket, settings: dict) -> None:
             used = 0.0
             with suppress(OSError, AttributeError):
                 used = time.clock_gettime((~child << 3) | 2)  # Linux: another process' CPU clock
-                os.sched_setaffinity(child, settings["cpus"])  # a slow one may run on any core
+                if child:
+                    os.sched_setaffinity(child, settings["cpus"])  # a slow one: on any core
             ctl.sendall(ANSWER.pack(b"f" if jail.crowded() else b"d", used))
         else:
             if child:
@@ -772,9 +778,16 @@ class Server:
             finally:
                 os._exit(1)
         other.close()
-        self.state = receive(self.ctl.recv)
+        self.state, self.busy = receive(self.ctl.recv), False
+
+    def settle(self) -> None:
+        """Returns when no process and no folder of a program is left."""
+        if self.busy:
+            self.seconds()
+            self.busy = False
 
     def command(self, what: bytes, *fds: int) -> None:
+        self.busy = True
         packed = struct.pack(f"{len(fds)}i", *fds)
         self.ctl.sendmsg([what], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)] if fds else [])
 
@@ -844,7 +857,7 @@ class Clock:
         left = min(self.cpu - (cpu - self.begun), self.deadline - now)
         # Not on the beat: a program must not know when it is looked at.
         soon = min(max(left, 0.005), max(self.sleep, 0.02), 0.2)
-        self.look_at = now + soon * CHANCE.uniform(0.7, 1.0)
+        self.look_at = now + soon * (1 - os.urandom(1)[0] / 800)
         too_much = cpu == math.inf or len(awake) > THREADS
         return too_much or left <= 0 or (self.sleep <= 0 and not runnable)
 
@@ -900,7 +913,7 @@ class Child:
                     self.read()
 
     def read(self) -> None:
-        if not (chunk := self.sock.recv(1 << 18, socket.MSG_DONTWAIT)):
+        if not (chunk := self.sock.recv(1 << 16, socket.MSG_DONTWAIT)):
             raise ConnectionError("it has ended")
         self.buffer += chunk
 
@@ -937,6 +950,8 @@ class Supervisor:
         job.sendall(frame(self.servers[0].state))
         while True:
             job.sendall(frame(self.run(**receive(job.recv))))
+            for server in self.servers:
+                server.settle()
 
     def run(self, program: str, entry: str, calls: list, cpu: float, resumes: int, limit: int,
             total: int, bind: bool, walls: list) -> list[bytes]:  # fmt: skip
@@ -966,7 +981,6 @@ class Supervisor:
             child.close()
             if loaded[:1] != VALUE or len(replies) == len(calls):
                 break
-        server.seconds()  # when it has answered, no process of the program is left
         return [loaded, *replies, *[NOT_RUN] * (len(calls) - len(replies))]
 
 
@@ -976,7 +990,6 @@ def main(settings: str) -> None:
     settings = json.loads(settings)
     # The module that programs see, without the hook that gives every fork a seed of its own.
     register, os.register_at_fork = os.register_at_fork, lambda **_: None
-    del sys.modules["random"]
     importlib.import_module("random").seed(settings["seed"])
     os.register_at_fork = register
     if settings["cpus"]:  # who takes turns does so faster on one core
@@ -986,7 +999,3 @@ def main(settings: str) -> None:
     with suppress(ChildProcessError):  # leaves after those that it started
         while True:
             os.wait()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -52,6 +52,8 @@ from asserts import (
 from jail import MAX_ITEMS, MAX_REPLY, NOT_RUN, RAISED, TIMEOUT, VALUE
 
 NUMBER = count()  # of workers
+# Imported, for what compiling it would leave in memory is copied for every program.
+START = "import sys; sys.path[0] = sys.argv[1]; import jail; jail.main(sys.argv[2])"
 RESUMES = 8  # times that a program is started again after a crash or a timeout
 # Bytes of a right answer in training: a program is given room for all of its tests together.
 ANSWER_ROOM = 1 << 18
@@ -264,7 +266,7 @@ class Worker:
         env = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONHASHSEED": str(settings["seed"]),
                "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
                "MALLOC_ARENA_MAX": "2"}  # fmt: skip
-        command = [sys.executable, "-s", jail.__file__, json.dumps(settings)]
+        command = [sys.executable, "-s", "-c", START, jail.HERE, json.dumps(settings)]
         self.errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             command, env=env, cwd="/", stdin=other, stdout=subprocess.DEVNULL,

@@ -324,18 +324,17 @@ def test_a_job_that_takes_two_workers_down_is_the_programs_fault(monkeypatch):
         assert box.check([(INC + "# poison\n", tests), (INC, tests)]) == [[ERROR], [PASS]]
 
 
-def test_a_layer_that_cannot_be_put_on_a_program_is_a_fault_of_ours(monkeypatch, tmp_path):
+def test_a_layer_that_cannot_be_put_on_a_program_is_a_fault_of_ours(monkeypatch):
     """No program runs with fewer layers than are reported: the process ends, and an error says why."""
-    worker = tmp_path / "worker.py"
-    worker.write_text(f"""
+    start = """
 import sys
-sys.path.insert(0, {str(ROOT)!r})
+sys.path[0] = sys.argv[1]
 import jail
 right = jail.seccomp_filter
-jail.seccomp_filter = lambda *a, **k: ((22, 2, 0, 0, 0), b"") if a[1] else right(*a)
-jail.main(*sys.argv[1:])
-""")
-    monkeypatch.setattr(jail, "__file__", str(worker))
+jail.seccomp_filter = lambda *a, **k: ((22, 2, 0, 0, 0), b"") if "fork" in a[0] else right(*a)
+jail.main(sys.argv[2])
+"""
+    monkeypatch.setattr(sandbox, "START", start)
     with Sandbox(workers=1) as box, pytest.raises(SandboxError, match="could not be prepared"):
         box.check([(INC, ["assert inc(1) == 2"])])
 
@@ -357,9 +356,8 @@ def test_a_sandbox_that_does_not_work_scores_nothing(monkeypatch):
         assert box.check([(INC, ["assert inc(1) == 2"])]) == [[PASS]]
 
 
-def test_a_worker_that_does_not_start_says_why(monkeypatch, tmp_path):
-    (tmp_path / "worker.py").write_text("raise SystemExit('no such thing today')")
-    monkeypatch.setattr(jail, "__file__", str(tmp_path / "worker.py"))
+def test_a_worker_that_does_not_start_says_why(monkeypatch):
+    monkeypatch.setattr(sandbox, "START", "raise SystemExit('no such thing today')")
     with pytest.raises(SandboxError, match="does not start.*no such thing today"):
         Sandbox(workers=1)
 

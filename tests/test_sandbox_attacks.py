@@ -303,7 +303,7 @@ def f():
 ## harness: constants of the harness are changed, so that an exception counts as a value
 import sys
 def f():
-    harness = sys.modules.get("__main__")
+    harness = sys.modules.get("jail")
     for name in ("RAISED", "TIMEOUT", "CRASH", "NOT_RUN"):
         setattr(harness, name, b"v")
     raise ValueError
