@@ -163,10 +163,10 @@ def validate(questions: Sequence[Question], suites: Sequence[Sequence[Suite]],
     A test is valid if its call runs on the ground truth and gives a plain value there.
     """
     tests = [list(dict.fromkeys(test for suite in group for test in suite if test)) for group in suites]
-    jobs = [(q.reference, [test.call for test in group]) for q, group in zip(questions, tests, strict=True)]
+    jobs = [(q.reference, q.entry_point, [test.call for test in group]) for q, group in zip(questions, tests, strict=True)]
     results = []
     for group, values in zip(tests, box.ground_truth(jobs), strict=True):
-        known = [(test, value.value) for test, value in zip(group, values, strict=True) if value.ok]
+        known = [(test, t.value.value) for test, t in zip(group, values, strict=True) if t.value.ok]
         relabelled = {test: data.relabel(test, value) for test, value in known}
         results.append(({test for test, value in known if holds(value, test)},
                         {test: new for test, new in relabelled.items() if new}))

@@ -597,3 +597,9 @@ def cached_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
     else:
         out = (q * q.shape[-1] ** -0.5 @ k.transpose(2, 3) + bias).softmax(-1) @ v
     return out.flatten(1, 2)[:, None]
+
+
+def stream(model, prompts, cuda_graphs=False, **kw):
+    found = []
+    generate(model, prompts, on_group=lambda i, s: found.append((i, s)), cuda_graphs=cuda_graphs, **kw)
+    yield from found

@@ -204,7 +204,7 @@ def same(a: Any, b: Any) -> bool:
 def usable_cores() -> int:
     """Cores that this process may use: its affinity, and the CPU quota of its control group."""
     cores = len(os.sched_getaffinity(0)) if jail.MACHINE else os.cpu_count() or 1
-    quotas = [math.inf]
+    quotas = [float(cores)]
     for line in read_lines("/proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -214,7 +214,7 @@ def usable_cores() -> int:
                 words = [*read_lines(folder / "cpu.cfs_quota_us")[:1],
                          *read_lines(folder / "cpu.cfs_period_us")[:1]]  # fmt: skip
                 quotas.append(quota([" ".join(words)]))
-    return max(min(cores, math.ceil(min(quotas))), 1)
+    return max(math.ceil(min(quotas)), 1)
 
 
 def above(controllers: str, path: str) -> list[Path]:

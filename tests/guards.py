@@ -120,9 +120,14 @@ GUARDS = [
         ("tests/test_codea1.py::test_topvar_agrees_with_brute_force_on_ties_and_flat_groups",),
     ),
     Guard(
-        "calls that never ran are left out of rates", "codea1.py",
-        "ran = [s for s in statuses if s is not Status.NOT_RUN]", "ran = list(statuses)",
-        ("tests/test_codea1.py::test_tests_that_never_ran_are_neither_passed_nor_failed",),
+        "giving up does not pay: a test that never ran is not passed", "codea1.py",
+        "return sum(s in wanted for s in statuses) / len(statuses) if statuses else 0.0",
+        "ran = [s for s in statuses if s is not Status.NOT_RUN]\n"
+        "    return sum(s in wanted for s in ran) / len(ran) if ran else 0.0",
+        (
+            "tests/test_codea1.py::test_tests_that_never_ran_are_neither_passed_nor_failed",
+            "tests/test_codea1.py::test_giving_up_earns_less_than_being_wrong",
+        ),
     ),
     Guard(
         "a suite without a valid test earns nothing", "codea1.py",
@@ -177,7 +182,8 @@ GUARDS = [
     ),
     Guard(
         "token mean: over the whole minibatch", "grpo.py",
-        "count = max(int(live.sum()) if total_tokens is None else total_tokens, 1)", "count = max(int(live.sum()), 1)",
+        "count = max(int(live.sum()) if total_tokens is None else total_tokens, 1)",
+        "count = max(int(live.sum()), 1)",
         ("tests/test_grpo.py::test_parts_of_a_minibatch_add_up_to_its_token_mean",),
     ),
     Guard(
@@ -187,15 +193,49 @@ GUARDS = [
     ),
     Guard(
         "old log-probs are those before the first minibatch", "grpo.py",
-        "None if first else self.logprobs(self.model, p)", "None",
+        "        if not first:\n", "        if False:\n",
         ("tests/test_grpo.py::test_old_is_the_log_prob_before_the_first_minibatch",),
     ),
     Guard(
         "a gradient that is not finite is skipped", "grpo.py",
-        "skipped = not bool(norm.isfinite())", "skipped = False",
+        "skipped = not math.isfinite(grad_norm)", "skipped = False",
         (
             "tests/test_grpo.py::test_a_gradient_that_is_not_finite_is_skipped_and_harms_nothing",
             "tests/test_grpo.py::test_several_skipped_steps_in_a_row_stop_the_run",
+        ),
+    ),
+    Guard(
+        "a minibatch begins without a gradient", "grpo.py",
+        "        self.optimizer.zero_grad()\n        sums", "        sums",
+        ("tests/test_grpo.py::test_an_update_that_broke_off_leaves_no_gradient_behind",),
+    ),
+    Guard(
+        "a largest gradient norm of 0 clips nothing", "grpo.py",
+        "            if self.max_grad_norm:\n", "            if True:\n",
+        ("tests/test_grpo.py::test_the_gradient_norm_is_clipped_over_all_weights",),
+    ),
+    Guard(
+        "gradients add up in float32", "grpo.py",
+        "master.grad = torch.zeros_like(master)", "master.grad = torch.zeros_like(p)",
+        ("tests/test_grpo.py::test_gradients_of_micro_batches_add_up_in_float32",),
+    ),
+    Guard(
+        "logits are not kept for the backward pass", "grpo.py",
+        "checkpoint(chunk_logprobs, *chunk, head, temperature, use_reentrant=False)",
+        "chunk_logprobs(*chunk, head, temperature)",
+        ("tests/test_grpo.py::test_the_logits_of_a_chunk_are_not_kept_for_the_backward_pass",),
+    ),
+    Guard(
+        "no number is read between micro-batches", "grpo.py",
+        "torch.stack((loss.detach(), ", "torch.stack((torch.tensor(loss.item()), ",
+        ("tests/test_grpo.py::test_no_number_is_read_between_micro_batches",),
+    ),
+    Guard(
+        "a reply sees its prompt, and itself up to each token", "grpo.py",
+        ".tril(prompt)", ".tril(prompt + 1)",
+        (
+            "tests/test_grpo.py::test_shared_prompts_have_the_gradients_of_separate_rows",
+            "tests/test_grpo.py::test_examples_in_docstrings",
         ),
     ),
     Guard(
@@ -204,9 +244,44 @@ GUARDS = [
         ("tests/test_grpo.py::test_the_learning_rate_warms_up_from_its_first_step_and_ends_at_zero",),
     ),
     Guard(
-        "an incomplete checkpoint is skipped", "codea1.py",
-        "all((folder / f).stat().st_size == size for f, size in files.items())", "files",
+        "an incomplete checkpoint is skipped", "run.py",
+        "all((folder / f).stat().st_size == size for f, size in files.items())", "True",
         ("tests/test_run.py::test_an_incomplete_checkpoint_is_skipped_aloud",),
+    ),
+    Guard(
+        "one call in many spellings is one test", "codea1.py",
+        "            seen.add(truth.call.key)\n", "            seen.add(test.call)\n",
+        ("tests/test_codea1.py::test_one_breaking_call_in_many_spellings_is_one_test",),
+    ),
+    Guard(
+        "programs get the call as the ground truth binds it", "codea1.py",
+        "bound = replace(test, call=truth.call.source)", "bound = test",
+        ("tests/test_codea1.py::test_a_right_program_need_not_have_the_references_names_and_defaults",),
+    ),
+    Guard(
+        "a dropped wrong answer is no earlier test", "codea1.py",
+        "            tests.append(confirmed)\n            seen.add(truth.call.key)\n",
+        "            tests.append(confirmed)\n        if truth and truth.call:\n"
+        "            seen.add(truth.call.key)\n",
+        ("tests/test_codea1.py::test_a_dropped_wrong_answer_does_not_make_the_right_one_a_duplicate",),
+    ),
+    Guard(
+        "a replayed test that could not be asked stays in the book", "codea1.py",
+        "        elif value.ok and relabel(test, value.value) is not None:", "        else:",
+        ("tests/test_codea1.py::test_a_replayed_test_that_cannot_be_asked_stays_in_the_book",),
+    ),
+    Guard(
+        "a huge right answer is no answer, and takes no room", "sandbox.py",
+        "len(calls), ANSWER_ROOM,\n                        max(jail.TOTAL, 2 * ANSWER_ROOM * len(calls)), bind=True)",
+        "len(calls), bind=True)",
+        ("tests/test_codea1.py::test_huge_values_of_one_suite_cost_no_other_suite_and_no_test_of_the_book",),
+    ),
+    Guard(
+        "the kind of an outcome is the supervisor's word", "sandbox.py",
+        "return {TIMEOUT: Status.TIMEOUT, NOT_RUN: Status.NOT_RUN}.get(reply[:1], Status.ERROR)",
+        "said = value(reply).error.strip(chr(39))\n"
+        '    return {"timeout": Status.TIMEOUT, "not_run": Status.NOT_RUN}.get(said, Status.ERROR)',
+        ("tests/test_codea1.py::test_an_exceptions_name_is_not_the_supervisors_word",),
     ),
 ]  # fmt: skip
 

@@ -1,36 +1,29 @@
-"""The loop and its parts: rewards, TopVar, validation, book, minibatches, settings. No model is loaded here."""
+"""The steps of the algorithm: validation, rewards, book, TopVar, minibatches. No model is loaded here."""
 
-import dataclasses
 import itertools
-import json
 import statistics
-import types
 
 import pytest
 
-import codea1
 import sandbox
-from asserts import bound_call
+from asserts import Test, bound_call
 from codea1 import (
-    Config,
     Execution,
     Suite,
-    check_config,
+    choose,
     cut,
     execute,
-    make_config,
-    memory_bytes,
     reward_coder,
     reward_tester,
     score,
-    score_golden,
     topvar,
     update_book,
     validate,
 )
 from mistake_book import MistakeBook
+from run import Config
 from sandbox import Sandbox, Status, Truth, Value
-from tasks import Question, Test, extract_tests
+from tasks import Question, extract_tests
 
 P, F, E, T, N = Status.PASS, Status.FAIL, Status.ERROR, Status.TIMEOUT, Status.NOT_RUN
 QUESTION = Question("inc", "Add one.", "inc", "def inc(x):\n    return x + 1\n", ("assert inc(1) == 2",))
@@ -182,75 +175,6 @@ def test_minibatches_are_whole_questions_in_order(n, parts):
     assert max(map(len, batches)) - min(map(len, batches)) <= 2
 
 
-def test_naming_a_checkpoint_selects_the_papers_settings():
-    cfg = make_config({"coder": "C", "questions": "F"})
-    assert (cfg.preset, cfg.batch_questions, cfg.asserts, cfg.coder_lr, cfg.tester) == ("paper", 256, 8, 1e-6, "C")
-    assert make_config({}).preset == "tiny"
-    assert make_config({"coder": "C", "preset": "tiny"}).preset == "tiny"
-
-
-def test_the_embedded_default_runs_for_any_number_of_steps():
-    assert [make_config({"steps": n}).warmup for n in (1, 3, 90)] == [0, 2, 5]
-    assert check_config(make_config({"steps": 1}), 384).steps == 1
-    with pytest.raises(ValueError, match="--warmup below 3"):
-        check_config(make_config({"steps": 3, "warmup": 3}), 384)
-
-
-def test_settings_that_cannot_work_say_what_to_set():
-    cfg = Config(coder="C", questions="F", batch_questions=4)
-    with pytest.raises(ValueError, match="--batch-questions to at most 3"):
-        check_config(cfg, 3)
-    with pytest.raises(ValueError, match="--warmup below 9"):
-        check_config(cfg, 12)
-    with pytest.raises(ValueError, match="unknown setting"):
-        make_config({"lr": 1})
-    with pytest.raises(ValueError, match="--coder DIR"):
-        make_config({"questions": "F"})
-
-
-@pytest.mark.parametrize("name, value", [
-    ("steps", -1), ("timeout", 0.0), ("workers", -1), ("memory_mb", 1), ("save_every", -3), ("kl_coef", -1.0),
-    ("coder_lr", float("nan")), ("alpha", 2.0), ("top_p", 0.0), ("temperature", 0.0), ("programs", 0)])
-def test_a_setting_out_of_its_bounds_is_refused_by_name(name, value):
-    """A timeout of 0 let every program fail, and a run went on for hours with nothing but zeros."""
-    with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} is {value}"):
-        check_config(Config(coder="C", questions="F", **{name: value}), 9688)
-
-
-def test_every_number_among_the_settings_has_bounds():
-    numbers = {f.name for f in dataclasses.fields(Config) if type(f.default) in (int, float)}
-    assert set(codea1.BOUNDS) == numbers
-
-
-def test_a_device_that_is_not_there_is_refused_by_name():
-    with pytest.raises(ValueError, match="--device is 'tpu'"):
-        make_config({"device": "tpu"})
-
-
-QWEN = {  # size: hidden, layers, heads, kv heads, MLP, rows, tied
-    "1.5B": (1536, 28, 12, 2, 8960, 151936, True), "3B": (2048, 36, 16, 2, 11008, 151936, True),
-    "7B": (3584, 28, 28, 4, 18944, 152064, False)}
-
-
-@pytest.mark.parametrize("size, flags, gib, refused", [
-    ("1.5B", {}, 80, "55 GiB .* 35 GiB .* --checkpointing, --offload"), ("1.5B", {"checkpointing": True}, 80, None),
-    ("3B", {"checkpointing": True}, 80, "There are --offload"),
-    ("3B", {"checkpointing": True, "offload": True}, 80, None),
-    ("7B", {"checkpointing": True, "offload": True}, 141, "7.62 . 7.62 billion parameters need 156 GiB")])
-def test_what_does_not_fit_on_a_gpu_is_refused_with_its_sum(size, flags, gib, refused, tmp_path, monkeypatch):
-    hidden, layers, heads, kv, inner, rows, tied = QWEN[size]
-    (tmp_path / "config.json").write_text(json.dumps({
-        "model_type": "qwen2", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
-        "num_key_value_heads": kv, "intermediate_size": inner, "vocab_size": rows, "tie_word_embeddings": tied}))
-    card = types.SimpleNamespace(total_memory=gib << 30)
-    monkeypatch.setattr(codea1.torch.cuda, "get_device_properties", lambda device: card)
-    cfg = Config(coder=str(tmp_path), tester=str(tmp_path), questions="F", device="cuda", dtype="bfloat16", **flags)
-    if refused is None:
-        return codea1.check_memory(cfg)
-    with pytest.raises(ValueError, match=refused):
-        codea1.check_memory(cfg)
-
-
 # ---- what either player could earn without merit, through the sandbox ----
 
 
@@ -299,8 +223,8 @@ def test_an_exceptions_name_is_not_the_supervisors_word(box, program):
     assert rewards.coder == [0.25] and rewards.whole == [True]
     book = MistakeBook()
     assert update_book(book, Question("f", "", "f", DIGITS, ()), e) == (6, 0)
-    golden = score_golden(box, Question("f", "", "f", DIGITS, tuple(DIGIT_TESTS)), [program])
-    assert golden.coder == [0.25]
+    golden = execute(box, Question("f", "", "f", DIGITS, tuple(DIGIT_TESTS)), [program], [[]], [], Config(reward="golden"))
+    assert score(golden, 8, 0.5).coder == [0.25]
     errors = [v.error for v in box.values([(program, [f"f(-{n})" for n in range(3, 5)])])[0]]
     assert not set(errors) & set(sandbox.WORDS)
 
@@ -395,29 +319,4 @@ def test_suites_that_did_not_all_run_do_not_train_the_tester():
     fails = dict(zip(tests, (F, F, P, P), strict=True))
     rewards = score(Execution([suites, suites], [], [], [True, True], [hangs, fails]), 2, 0.5)
     assert rewards.tester[0] == rewards.tester[1] and rewards.whole == [False, True]
-
-
-def test_steps_follow_from_the_epochs_and_drop_the_last_incomplete_batch():
-    assert check_config(Config(coder="C", questions="F"), 9688).steps == 111
-
-
-def test_every_setting_is_explained_by_help(capsys):
-    with pytest.raises(SystemExit):
-        codea1.main(["--help"])
-    text = capsys.readouterr().out
-    for name in Config.__dataclass_fields__:
-        assert "--" + name.replace("_", "-") in text
-
-
-def test_unknown_and_abbreviated_flags_are_refused(capsys):
-    for flag in ("--learning-rate=1", "--batch=4"):
-        with pytest.raises(SystemExit):
-            codea1.main([flag])
-
-
-def test_memory_sum_by_hand():
-    """1.5B twice with one reference in bfloat16: 2 x 18 + 2 bytes a parameter; offload: 18 + 2 + 2."""
-    n = 1_543_714_304
-    assert memory_bytes(n, n, 2, False, 1) == 38 * n
-    assert memory_bytes(n, n, 2, True, 1) == 22 * n
-    assert memory_bytes(n, 0, 2, False, 1) == 20 * n
+    assert choose(rewards, 2) == [1]

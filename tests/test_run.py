@@ -1,5 +1,6 @@
 """Whole runs of the command line on the embedded models, made small: files, baselines, resume, Ctrl-C, refusals."""
 
+import dataclasses
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,8 @@ import pytest
 import torch
 
 import codea1
+import run as runs
+from run import Config, check_config, make_config, memory_bytes
 from tasks import load_questions, save_questions
 
 ROOT = Path(codea1.__file__).parent
@@ -51,7 +55,7 @@ def test_a_run_writes_every_file_and_every_logged_name_is_in_the_readme(whole):
     named = set(re.findall(r"[a-z0-9_]+", "\n".join(
         text.split("|")[1] for text in (ROOT / "README.md").read_text().splitlines() if text.startswith("| "))))
     assert set(metrics[0]) <= named
-    assert set(codea1.FIGURES) <= set(final["before"]) & set(final["after"]) & named
+    assert set(runs.FIGURES) <= set(final["before"]) & set(final["after"]) & named
     assert set(metrics[0]["seconds"]) == {"programs", "suites", "execution", "update_coder", "update_tester", "total"}
     samples = rows(whole / "samples.jsonl")
     assert len(samples) == 4 * 3 and all(len(s["suites"]) == len(s["reward_tester"]) == 3 for s in samples)
@@ -169,7 +173,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(small, tmp_path):
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=60)
     assert child.returncode == 130 and f"codea1 --resume {tmp_path / 'run'}" in err
-    saved = codea1.newest_checkpoint(tmp_path / "run")
+    saved = runs.newest_checkpoint(tmp_path / "run")
     assert saved is not None and int(saved.name[-6:]) == len(rows(log)) >= 2
 
 
@@ -236,14 +240,14 @@ def test_a_fault_on_the_way_loses_no_step(small, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(codea1, "sample_suites", fails_in_the_third_step)
     with pytest.raises(MemoryError):
         run(tmp_path, [*small, "--save-every", "0"])
-    assert codea1.newest_checkpoint(tmp_path / "run").name == "step_000002"
+    assert runs.newest_checkpoint(tmp_path / "run").name == "step_000002"
     assert "stopped after step 2; go on with: codea1 --resume" in capsys.readouterr().err
 
 
 def test_flags_that_a_run_has_already_may_be_given_again_on_resume(whole, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(whole, path)
-    cfg = codea1.resume_config(path, {"name": "run", "programs": 3, "device": "auto"})
+    cfg = runs.resume_config(path, {"name": "run", "programs": 3, "device": "auto"})
     assert (cfg.out, cfg.name, cfg.programs, cfg.device != "auto") == (str(tmp_path), "run", 3, True)
 
 
@@ -252,7 +256,7 @@ def test_questions_without_golden_tests_are_not_evaluated_on(tmp_path, capsys):
     bare = [replace(q, tests=(), hidden=None) for q in load_questions(ROOT / "tiny/train.jsonl.gz")[:3]]
     full = load_questions(ROOT / "tiny/tune.jsonl.gz")[:2]
     save_questions(tmp_path / "mixed.jsonl", [*bare, *full])
-    assert codea1.evaluation_questions(str(tmp_path / "mixed.jsonl")) == full
+    assert runs.evaluation_questions(str(tmp_path / "mixed.jsonl")) == full
     assert "3 of 5 questions have no golden tests" in capsys.readouterr().err
     save_questions(tmp_path / "bare.jsonl", bare)
     assert codea1.main([*SMALL, "--eval-questions", str(tmp_path / "bare.jsonl"), "--out", str(tmp_path)]) == 2
@@ -264,8 +268,8 @@ def test_golden_reward_counts_no_test_that_nothing_can_pass(tmp_path, capsys):
     first, second, *_ = load_questions(ROOT / "tiny/train.jsonl.gz")
     odd = "assert " + first.entry_point + "([1]) > 2"
     save_questions(tmp_path / "q.jsonl", [replace(first, tests=(*first.tests, odd)), replace(second, tests=(odd,))])
-    cfg = codea1.make_config({"questions": str(tmp_path / "q.jsonl"), "preset": "tiny", "reward": "golden"})
-    assert [q.tests for q in codea1.usable_questions(cfg)] == [first.tests]
+    cfg = runs.make_config({"questions": str(tmp_path / "q.jsonl"), "preset": "tiny", "reward": "golden"})
+    assert [q.tests for q in runs.usable_questions(cfg)] == [first.tests]
     assert "2 tests are of a form that is not understood" in capsys.readouterr().err
 
 
@@ -273,7 +277,7 @@ def test_an_incomplete_checkpoint_is_skipped_aloud(whole, tmp_path, capsys):
     path = tmp_path / "run"
     shutil.copytree(whole, path)
     (path / "checkpoints/step_000004/book.json").write_text("{")
-    assert codea1.newest_checkpoint(path).name == "step_000002"
+    assert runs.newest_checkpoint(path).name == "step_000002"
     assert "skipping the incomplete checkpoint" in capsys.readouterr().err
 
 
@@ -298,3 +302,102 @@ def test_an_installed_wheel_runs_from_any_folder(small, tmp_path):
     assert done.returncode == 0, done.stderr
     config = json.loads((elsewhere / "runs/run/config.json").read_text())
     assert config["questions"].startswith(str(site)) and "golden_t1" in done.stdout
+
+
+# ---- settings ----
+
+
+def test_naming_a_checkpoint_selects_the_papers_settings():
+    cfg = make_config({"coder": "C", "questions": "F"})
+    assert (cfg.preset, cfg.batch_questions, cfg.asserts, cfg.coder_lr, cfg.tester) == ("paper", 256, 8, 1e-6, "C")
+    assert make_config({}).preset == "tiny"
+    assert make_config({"coder": "C", "preset": "tiny"}).preset == "tiny"
+
+
+def test_the_embedded_default_runs_for_any_number_of_steps():
+    assert [make_config({"steps": n}).warmup for n in (1, 3, 90)] == [0, 2, 5]
+    assert check_config(make_config({"steps": 1}), 384).steps == 1
+    with pytest.raises(ValueError, match="--warmup below 3"):
+        check_config(make_config({"steps": 3, "warmup": 3}), 384)
+
+
+def test_settings_that_cannot_work_say_what_to_set():
+    cfg = Config(coder="C", questions="F", batch_questions=4)
+    with pytest.raises(ValueError, match="--batch-questions to at most 3"):
+        check_config(cfg, 3)
+    with pytest.raises(ValueError, match="--warmup below 9"):
+        check_config(cfg, 12)
+    with pytest.raises(ValueError, match="unknown setting"):
+        make_config({"lr": 1})
+    with pytest.raises(ValueError, match="--coder DIR"):
+        make_config({"questions": "F"})
+
+
+@pytest.mark.parametrize("name, value", [
+    ("steps", -1), ("timeout", 0.0), ("workers", -1), ("memory_mb", 1), ("save_every", -3), ("kl_coef", -1.0),
+    ("coder_lr", float("nan")), ("alpha", 2.0), ("top_p", 0.0), ("temperature", 0.0), ("programs", 0)])
+def test_a_setting_out_of_its_bounds_is_refused_by_name(name, value):
+    """A timeout of 0 let every program fail, and a run went on for hours with nothing but zeros."""
+    with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} is {value}"):
+        check_config(Config(coder="C", questions="F", **{name: value}), 9688)
+
+
+def test_every_number_among_the_settings_has_bounds():
+    numbers = {f.name for f in dataclasses.fields(Config) if type(f.default) in (int, float)}
+    bounded = {f.name for f in dataclasses.fields(Config) if f.metadata.get("least") is not None}
+    assert bounded == numbers and len(numbers) > 30
+
+
+def test_a_device_that_is_not_there_is_refused_by_name():
+    with pytest.raises(ValueError, match="--device is 'tpu'"):
+        make_config({"device": "tpu"})
+
+
+QWEN = {  # size: hidden, layers, heads, kv heads, MLP, rows, tied
+    "1.5B": (1536, 28, 12, 2, 8960, 151936, True), "3B": (2048, 36, 16, 2, 11008, 151936, True),
+    "7B": (3584, 28, 28, 4, 18944, 152064, False)}
+
+
+@pytest.mark.parametrize("size, flags, gib, refused", [
+    ("1.5B", {}, 80, "55 GiB .* 35 GiB .* --checkpointing, --offload"), ("1.5B", {"checkpointing": True}, 80, None),
+    ("3B", {"checkpointing": True}, 80, "There are --offload"),
+    ("3B", {"checkpointing": True, "offload": True}, 80, None),
+    ("7B", {"checkpointing": True, "offload": True}, 141, "7.62 . 7.62 billion parameters need 156 GiB")])
+def test_what_does_not_fit_on_a_gpu_is_refused_with_its_sum(size, flags, gib, refused, tmp_path, monkeypatch):
+    hidden, layers, heads, kv, inner, rows, tied = QWEN[size]
+    (tmp_path / "config.json").write_text(json.dumps({
+        "model_type": "qwen2", "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
+        "num_key_value_heads": kv, "intermediate_size": inner, "vocab_size": rows, "tie_word_embeddings": tied}))
+    card = types.SimpleNamespace(total_memory=gib << 30)
+    monkeypatch.setattr(runs.torch.cuda, "get_device_properties", lambda device: card)
+    cfg = Config(coder=str(tmp_path), tester=str(tmp_path), questions="F", device="cuda", dtype="bfloat16", **flags)
+    if refused is None:
+        return runs.check_memory(cfg)
+    with pytest.raises(ValueError, match=refused):
+        runs.check_memory(cfg)
+
+
+def test_steps_follow_from_the_epochs_and_drop_the_last_incomplete_batch():
+    assert check_config(Config(coder="C", questions="F"), 9688).steps == 111
+
+
+def test_every_setting_is_explained_by_help(capsys):
+    with pytest.raises(SystemExit):
+        codea1.main(["--help"])
+    text = capsys.readouterr().out
+    for name in Config.__dataclass_fields__:
+        assert "--" + name.replace("_", "-") in text
+
+
+def test_unknown_and_abbreviated_flags_are_refused(capsys):
+    for flag in ("--learning-rate=1", "--batch=4"):
+        with pytest.raises(SystemExit):
+            codea1.main([flag])
+
+
+def test_memory_sum_by_hand():
+    """1.5B twice with one reference in bfloat16: 2 x 18 + 2 bytes a parameter; offload: 18 + 2 + 2."""
+    n = 1_543_714_304
+    assert memory_bytes(n, n, 2, False, 1) == 38 * n
+    assert memory_bytes(n, n, 2, True, 1) == 22 * n
+    assert memory_bytes(n, 0, 2, False, 1) == 20 * n

@@ -204,6 +204,48 @@ def f(kind):
     assert got[0].value == 7 and isinstance(got[5].value, Opaque)
 
 
+@pytest.mark.parametrize("head, call, bound", [
+    ("a, b=2, *, c=3", "f(b=2, a=1, c=3)", "f(1)"),
+    ("a, b=2, *, c=3", "f(1, c=4)", "f(1, c=4)"),
+    ("a, b=2, c=3", "f(1, c=4)", "f(1, 2, 4)"),
+    ("a, b=(), c=''", "f([1], [], {})", "f([1])"),
+    ("a, b=0, c=False", "f(1, False, 0.0)", "f(1)"),
+    ("a, b=None", "f(1, None)", "f(1)"),
+    ("a, b=None", "f(1, 0)", "f(1, 0)"),
+    ("a, /, b=1", "f(5, b=1.0)", "f(5)"),
+    ("*xs, last=9", "f(1, 2, last=9)", "f(1, 2)"),
+    ("a, *xs", "f(1)", "f(1)"),
+    ("a, **named", "f(z=1, y=2, a=0)", "f(0, y=2, z=1)"),
+    ("a, b=object(), c=3", "f(1, c=4)", "f(1, c=4)"),
+    ("a=range(3), b=1", "f(b=7, a=range(0, 9, 3))", "f(range(0, 9, 3), 7)"),
+    ("a=[1, 2], b=1", "f((1.0, 2), 1)", "f()"),
+])
+def test_the_ground_truth_binds_the_arguments_of_a_call(box, head, call, bound):
+    """By position where that can be, defaults left out: its own names and defaults once broke right programs."""
+    program = f"def f({head}):\n    return sorted(k for k, v in locals().items() if v is not None)\n"
+    (truth,) = box.ground_truth([(program, "f", [call])])[0]
+    assert truth.call.source == bound and truth.value.ok
+    (again,) = box.ground_truth([(program, "f", [bound])])[0]
+    assert again.call == truth.call and again.value.value == truth.value.value
+
+
+def test_what_does_not_bind_or_has_no_signature(box):
+    """A call that the ground truth does not take is invalid; a built-in function says nothing of its parameters."""
+    calls = ["f()", "f(1, 2, 3)", "f(1, z=2)", "f(1)"]
+    got = box.ground_truth([("def f(a, b=1):\n    return a\n", "f", calls)])[0]
+    assert [t.value.error for t in got] == ["TypeError"] * 3 + [""] and got[0].call is None
+    (largest,) = box.ground_truth([("f = max\n", "f", ["f(3, 5)"])])[0]
+    assert (largest.value.value, largest.call.source) == (5, "f(3, 5)")
+    wrapped = "import functools\n@functools.lru_cache\ndef f(a, b=1):\n    return a + b\n"
+    assert box.ground_truth([(wrapped, "f", ["f(b=1, a=2)"])])[0][0].call.source == "f(2)"
+
+
+def test_arguments_are_those_before_the_call(box):
+    """A function that changes its argument once changed what the test called other programs with."""
+    (truth,) = box.ground_truth([("def f(xs):\n    xs.clear()\n    return xs\n", "f", ["f([1, 2])"])])[0]
+    assert truth.call.source == "f([1, 2])" and truth.value.value == []
+
+
 def test_hanging_inputs_do_not_keep_the_ground_truth_from_the_others(box):
     """One suite of hanging inputs once invalidated the tests of every other suite of the question."""
     program = "import os\ndef f(x):\n    return os._exit(1) if x < 20 else x\n"

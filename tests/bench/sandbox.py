@@ -2,8 +2,8 @@
 
     python tests/bench/sandbox.py                      programs per second against a fresh interpreter for each program,
                                                        the cost of each layer, and of one program in ten that hangs
-    python tests/bench/sandbox.py --ground-truths DIR  every check(candidate) script of the files in DIR with 1, 2 and 8
-                                                       workers, and every ground truth's values twice
+    python tests/bench/sandbox.py --ground-truths DIR  every ground truth's values of the EvalPlus files in DIR, twice
+    python tests/bench/sandbox.py --worst              seconds of the trainer for the worst reply of each kind
 
 The peer is `python -I -c` with the program and the same 16 asserts, its imports and all; as many at a time as there are
 workers. The two take turns, and medians are compared: of programs per second, and of CPU time for a program, which
@@ -184,30 +184,40 @@ def measure(workers: int, n: int, rounds: int) -> None:
               f"{seconds:.1f} s")  # fmt: skip
 
 
-def scripts(folder: Path) -> None:
-    names = [f"{name}_check.jsonl.gz" for name in ("humanevalplus", "mbppplus")]
-    rows = [json.loads(line) for name in names for line in gzip.open(folder / name, "rt")]
-    for workers in (1, 2, 8):
-        start = time.perf_counter()
-        with Sandbox(workers=workers) as box, ThreadPoolExecutor(workers) as pool:
-            statuses = list(pool.map(lambda row, box=box: box.check_script(
-                row["canonical_solution"], row["test"], row["entry_point"], 30.0), rows))  # fmt: skip
-        failed = {row["task_id"]: status.value for row, status in zip(rows, statuses, strict=True)
-                  if status is not Status.PASS}  # fmt: skip
-        seconds = time.perf_counter() - start
-        print(f"{workers} workers: {len(rows) - len(failed)} of {len(rows)} pass in {seconds:.0f} s; not: {failed}")
-
-
 def values(folder: Path) -> None:
     for name in ("HumanEvalPlus", "MbppPlus"):
         tasks = load_tasks(str(folder / f"{name}.jsonl.gz"))
-        items = [(task.question.reference, [call for part in ("base", "plus") for call in plus_calls(task, part)[1]])
+        items = [(task.question.reference, task.question.entry_point,
+                  [call for part in ("base", "plus") for call in plus_calls(task, part)[1]])
                  for task in tasks]  # fmt: skip
         with Sandbox(timeout=30.0, memory_mb=4096) as box:
             known = box.ground_truth(items)
-        errors = {(task.question.id, value.error) for task, row in zip(tasks, known, strict=True) for value in row}
+        errors = {(task.question.id, truth.value.error) for task, row in zip(tasks, known, strict=True) for truth in row}
         bad = sorted(error for error in errors if error[1])
         print(f"{name}: {sum(map(len, known))} calls of {len(tasks)} ground truths; differing or failing: {bad}")
+
+
+WORST = {  # what a program returns, and the assert that it is given
+    "huge integers added up": ("[1 << 8_000_000] + [1] * 50_000", ["assert sum(f(0)) == 3"]),
+    "16 MB of nested empty lists": ("[[]] * 5_300_000", ["assert f(0) == [[]]"]),
+    "2 million nested empty lists": ("[[]] * 1_900_000", ["assert len(f(0)) == 3"]),
+    "32 answers of 300,000 items": ("[0] * 300_000", [f"assert len(f({i})) == 3" for i in range(32)]),
+    "2 million small integers": ("list(range(1_900_000))", ["assert sorted(f(0)) == [1]"]),
+    "sets of equal hashes": ("[i * (2**61 - 1) for i in range(100_000)]", ["assert set(f(0)) == {1}"]),
+    "50 of each hash": ("[i + k * (2**61 - 1) for i in range(20_000) for k in range(50)]", ["assert set(f(0)) == {1}"]),
+    "16 MB of text": ("'x' * 16_000_000", ["assert sorted(f(0)) == ['x']"]),
+    "many tags": ("[(i,) for i in range(600_000)]", ["assert min(f(0)) == (1,)"]),
+}
+
+
+def worst() -> None:
+    """CPU seconds of this process, the trainer's, for one program with such a reply, and its verdicts."""
+    with Sandbox(workers=1, timeout=20.0, memory_mb=4096) as box:
+        for name, (value, tests) in WORST.items():
+            before = time.process_time()
+            statuses = box.check([(f"def f(x):\n    return {value}\n", tests)])[0]
+            seconds = time.process_time() - before
+            print(f"  {name:30} {seconds:6.2f} s, {statuses[0].value} of {len(statuses)}")
 
 
 def main() -> None:
@@ -216,10 +226,12 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=1200)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ground-truths", type=Path, metavar="DIR")
+    parser.add_argument("--worst", action="store_true")
     args = parser.parse_args()
     if args.ground_truths:
-        scripts(args.ground_truths)
         values(args.ground_truths)
+    elif args.worst:
+        worst()
     else:
         measure(args.workers, args.programs, args.rounds)
 
