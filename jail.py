@@ -44,6 +44,7 @@ import math
 import os
 import select
 import signal
+import stat
 import struct
 import sys
 import time
@@ -62,9 +63,12 @@ except ImportError:
     raise ImportError(message) from None
 
 MAX_REPLY = 16 << 20  # bytes of one value as JSON
-MAX_ITEMS, MAX_DEPTH = 2_000_000, 100  # items of a value, nested ones too, and their nesting
+# Items of a value, nested ones too, and their nesting. What is not a number, text or list counts
+# as eight more; so do the items of a set or dict that are containers.
+MAX_ITEMS, MAX_DEPTH = 2_000_000, 100
 TOTAL = 4 * MAX_REPLY  # bytes of all values of a program; those beyond are "too large"
 FOLDER_MB, FOLDER_FILES = 64, 500  # size of the private folder
+FILE_ON_DISK = 4 << 20  # bytes of a file, where the folder lies on disk
 THREADS = 256  # of a program
 SLEEP = 3.0, 1.0  # a program may sleep this many times the CPU limit of a call, and seconds more
 
@@ -155,11 +159,17 @@ def as_plain(value: Any, kind: type) -> Any:
     return value
 
 
+def weight(data: bytes) -> int:
+    """About how many items it costs to read a JSON text. Commas and brackets in strings count as
+    well: to tell them apart would cost as much."""
+    return data.count(b",") + data.count(b"[") + 8 * data.count(b"{")
+
+
 def dump(value: Any, limit: int) -> bytes:
-    """A value as bytes of JSON, at most `limit` of them."""
+    """A value as JSON of at most `limit` bytes and MAX_ITEMS items."""
     with suppress(OverflowError):
         data = to_json(encode(value, [MAX_ITEMS]))
-        if len(data) <= limit:
+        if len(data) <= limit and weight(data) <= MAX_ITEMS:
             return data
     return TOO_LARGE[1:]
 
@@ -394,18 +404,37 @@ class Jail:
             remove(self.folder)
 
     def crowded(self) -> bool:
-        """Whether a folder on disk holds more than one in memory could."""
+        """Whether a folder on disk holds more than one in memory could, or hides what it holds."""
         if self.active("mount namespace"):
             return False
-        files = size = 0
-        for path, folders, names in os.walk(self.folder):
-            files += len(folders) + len(names)
-            for name in names:
+        files, size = 0, self.deleted()
+        try:
+            for path, folders, names in os.walk(self.folder, onerror=unless_gone):
+                files += len(folders) + len(names)
+                for name in names:
+                    with suppress(FileNotFoundError):
+                        size += os.lstat(os.path.join(path, name)).st_blocks * 512
+                if files > FOLDER_FILES or size > FOLDER_MB << 20:
+                    return True
+        except OSError:  # a folder without rights, or with too long a path
+            return True
+        return size > FOLDER_MB << 20
+
+    def deleted(self) -> int:
+        """At least the bytes of deleted files that the program holds, as far as they are seen."""
+        size = 0
+        with suppress(OSError, IndexError):
+            with open("/proc/thread-self/children") as file:
+                process = f"/proc/{file.read().split()[-1]}"
+            for fd in os.listdir(f"{process}/fd"):
                 with suppress(OSError):
-                    size += os.lstat(os.path.join(path, name)).st_blocks * 512
-            if files > FOLDER_FILES or size > FOLDER_MB << 20:
-                return True
-        return False
+                    state = os.stat(f"{process}/fd/{fd}")
+                    kept = stat.S_ISREG(state.st_mode) and state.st_nlink == 0
+                    size += state.st_blocks * 512 * kept
+            with open(f"{process}/maps", errors="replace") as file:
+                mapped = {line.split()[4] for line in file if self.folder in line}
+            size += len(mapped) * FILE_ON_DISK  # whose size is not seen
+        return size
 
     def unshare(self, name: str) -> None:
         uid, gid = os.geteuid(), os.getegid()
@@ -475,6 +504,11 @@ def readable() -> Iterator[str]:
             todo += [entry.path for entry in os.scandir(path)]
         elif path != HIDDEN and os.path.exists(path):
             yield path
+
+
+def unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def remove(folder: str) -> None:
@@ -563,8 +597,8 @@ def put_on_later(jail: Jail, memory_mb: int, threads: int) -> None:
     capset = "capset", struct.pack("Ii", 0x20080522, 0), bytes(24)
     jail.put_on("no capabilities", lambda: jail.last.append(prepared(*capset)))
     jail.put_on("resource limits", lambda: None if MACHINE else "missing: the limit of memory")
-    on_disk = not jail.active("mount namespace")
-    wanted = {"CORE": 0, "FSIZE": FOLDER_MB << (16 if on_disk else 20), "NOFILE": 128}
+    largest = FOLDER_MB << 20 if jail.active("mount namespace") else FILE_ON_DISK
+    wanted = {"CORE": 0, "FSIZE": largest, "NOFILE": 128}
     if MACHINE:
         wanted |= {"NICE": 0, "RTPRIO": 0, "SIGPENDING": 1024}
         # Not the fork server's: where threads are counted with those of others, it needs its own.
@@ -573,6 +607,14 @@ def put_on_later(jail: Jail, memory_mb: int, threads: int) -> None:
     for step in jail.limits(**wanted):
         step()
     jail.last += jail.limits(CPU=3600) + ([] if jail.enter else [os.setsid])
+    keep_memory_private(jail.state)
+
+
+def keep_memory_private(state: dict[str, str]) -> None:
+    """Where programs can open /proc, they must not find the memory of this process there, nor of
+    those that it forks."""
+    if MACHINE and not {state["mount namespace"], state["landlock"]} & {"active"}:
+        LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
 
 
 def try_out(step: Callable[[], int]) -> None:
@@ -730,6 +772,8 @@ def fork_server(ctl: socket.socket, settings: dict) -> None:
             ctl.sendall(ANSWER.pack(b"f" if jail.crowded() else b"d", used))
         else:
             if child:
+                with suppress(ProcessLookupError):  # it leads no group: in a pid namespace, or yet
+                    os.killpg(child, signal.SIGKILL)
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
                 jail.drop_folder()
@@ -947,6 +991,7 @@ class Supervisor:
         self.trainer.register(job, 0)  # says only that the trainer is gone
         # Both start before any program is seen: what they are forked from must hold nothing.
         self.servers = [Server({**settings, "numpy": numpy}) for numpy in (False, True)]
+        keep_memory_private(self.servers[0].state)
         job.sendall(frame(self.servers[0].state))
         while True:
             job.sendall(frame(self.run(**receive(job.recv))))
@@ -986,7 +1031,11 @@ class Supervisor:
 
 def main(settings: str) -> None:
     """One worker. Its standard input is the socket to the trainer."""
-    del sys.path[0]  # programs have no business in our folder
+    # Programs have no business in our folder, installed in place or not.
+    ours = [path for path in sys.path if os.path.realpath(path) == HERE]
+    del sys.path[0]
+    if not HERE.endswith("-packages"):
+        sys.path[:] = [path for path in sys.path if path not in ours]
     settings = json.loads(settings)
     # The module that programs see, without the hook that gives every fork a seed of its own.
     register, os.register_at_fork = os.register_at_fork, lambda **_: None
