@@ -835,15 +835,24 @@ class Server:
         packed = struct.pack(f"{len(fds)}i", *fds)
         self.ctl.sendmsg([what], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, packed)] if fds else [])
 
-    def seconds(self) -> float:
-        """CPU time of the child; infinite if its folder is full."""
-        self.command(b"c")
-        said = self.ctl.recv(ANSWER.size, socket.MSG_WAITALL).ljust(ANSWER.size, b".")
+    def answer(self, flags: int = 0) -> float:
+        """CPU seconds of the child, infinite if its folder is full; RuntimeError for bad news."""
+        said = self.ctl.recv(ANSWER.size, socket.MSG_WAITALL | flags).ljust(ANSWER.size, b".")
         kind, number = ANSWER.unpack(said)
         if kind not in b"df":
             raise RuntimeError("a process could not be prepared for the program" if kind == b"!"
                                else "the fork server is gone")  # fmt: skip
         return number if kind == b"d" else math.inf
+
+    def seconds(self) -> float:
+        self.command(b"c")
+        return self.answer()
+
+    def kill(self) -> None:
+        """Ends the child. What was not asked for, and stands there before, is bad news."""
+        with suppress(BlockingIOError):
+            self.answer(socket.MSG_DONTWAIT)
+        self.command(b"k")
 
     def child(self) -> str:
         """The process id of the newest process that it has forked; "" where that is not seen."""
@@ -927,7 +936,7 @@ class Child:
         self.request = memoryview(frame(request))
 
     def close(self) -> None:
-        self.server.command(b"k")
+        self.server.kill()
         self.sock.close()
 
     def next(self, cpu: float, wall: float = math.inf) -> bytes:
