@@ -1,8 +1,12 @@
-"""The Mistake Book: per question, the tests that programs failed, replayed in later steps (the paper's T_hist).
+"""The Mistake Book: per question, the tests that programs failed, replayed in later steps (T_hist).
 
-The paper's rule: a failure adds one to a test's count, a pass of the replayed test takes one away, at zero it is gone.
-Ours: a capacity per question, eviction, a file that is written atomically and checked when it is read.
-Run by codea1.py:  book = MistakeBook(); book.update("q1", failed=[test], passed=[]); book.replay("q1", k=8)
+The paper's rule: a failure adds one to a test's count, a pass of the replayed test takes one away,
+at zero it is gone. Ours: a capacity per question, eviction, a file that is written atomically and
+checked when it is read.
+
+    book = MistakeBook()
+    book.update("q1", failed=[test], passed=[])
+    book.replay("q1", k=8)
 """
 
 import json
@@ -11,15 +15,17 @@ from collections.abc import Iterable
 from dataclasses import astuple
 from pathlib import Path
 
-from tasks import Test
+from asserts import Test
 
 
 class MistakeBook:
-    """Counts of failures by question id and test. A question's tests are kept in the order of their arrival."""
+    """Counts of failures by question id and test. A question's tests stand in the order of their
+    arrival."""
 
     def __init__(self, capacity: int = 64):
         if type(capacity) is not int or capacity < 1:
-            raise ValueError(f"capacity is the largest number of tests per question, at least 1, not {capacity!r}")
+            raise ValueError("capacity is the largest number of tests per question, at least 1, "
+                             f"not {capacity!r}")  # fmt: skip
         self.capacity = capacity
         self.counts: dict[str, dict[Test, int]] = {}
 
@@ -28,13 +34,15 @@ class MistakeBook:
         return sum(len(tests) for tests in self.counts.values())
 
     def replay(self, question_id: str, k: int) -> list[Test]:
-        """At most k tests of the question, highest count first, the older first where counts are equal."""
+        """At most k tests of the question, highest count first; of equal counts the older first."""
         tests = self.counts.get(question_id, {})
         return sorted(tests, key=lambda test: -tests[test])[: max(k, 0)]
 
-    def update(self, question_id: str, failed: Iterable[Test], passed: Iterable[Test]) -> tuple[int, int]:
-        """Take one count per item of `passed`, then add one per item of `failed`; over the capacity the lowest count
-        goes, the oldest first: a full book learns. Returns how many are new, and how many gone."""
+    def update(self, question_id: str, failed: Iterable[Test],
+               passed: Iterable[Test]) -> tuple[int, int]:  # fmt: skip
+        """Take one count per item of `passed`, then add one per item of `failed`; over the capacity
+        the lowest count goes, the oldest first: a full book learns. Returns how many tests are new,
+        and how many are gone."""
         tests = self.counts.setdefault(question_id, {})
         before = set(tests)
         for test in passed:
@@ -52,7 +60,8 @@ class MistakeBook:
         return len(tests.keys() - before), len(before - tests.keys())
 
     def evict(self, question_id: str, tests: Iterable[Test]) -> int:
-        """Drop tests of a question whatever their count; unknown ones are no matter. Returns how many are gone."""
+        """Drop tests of a question whatever their count; unknown ones are no matter. Returns how
+        many are gone."""
         stored = self.counts.get(question_id, {})
         gone = sum(stored.pop(test, None) is not None for test in tests)
         if not stored:
@@ -60,8 +69,11 @@ class MistakeBook:
         return gone
 
     def save(self, path: str | Path) -> None:
-        """Write the book as JSON; a reader, or a crash at any moment, finds the old file or the new one, whole."""
-        questions = {name: [[*astuple(test), n] for test, n in tests.items()] for name, tests in self.counts.items()}
+        """Write the book as JSON; a reader, or a crash at any moment, finds the old file or the new
+        one, whole."""
+        questions = {}
+        for name, tests in self.counts.items():
+            questions[name] = [[*astuple(test), count] for test, count in tests.items()]
         with open(f"{path}.part", "w", encoding="utf-8") as file:
             json.dump({"capacity": self.capacity, "questions": questions}, file)
             file.flush()
@@ -77,7 +89,8 @@ class MistakeBook:
             for name, rows in stored["questions"].items():
                 book.counts[name] = dict(_row(row) for row in rows)
                 if not 0 < len(book.counts[name]) == len(rows) <= book.capacity:
-                    raise ValueError(f"question {name!r} has no test, one test twice or more tests than the capacity")
+                    raise ValueError(f"question {name!r} has no test, one test twice or more "
+                                     "tests than the capacity")  # fmt: skip
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise ValueError(f"{path} is not a Mistake Book: {error!r}") from error
         return book
@@ -85,7 +98,8 @@ class MistakeBook:
 
 def _row(row: list) -> tuple[Test, int]:
     call, expected, via, tolerance, count = row
-    right = type(via) is list and all(type(text) is str for text in (call, expected, *via))
-    if not right or type(count) is not int or count < 1 or type(tolerance) not in (float, int, type(None)):
+    texts = type(via) is list and all(type(text) is str for text in (call, expected, *via))
+    numbers = type(count) is int and count > 0 and type(tolerance) in (float, int, type(None))
+    if not texts or not numbers:
         raise ValueError(f"a test is [call, expected, via, tolerance, count], not {row!r}")
     return Test(call, expected, tuple(via), None if tolerance is None else float(tolerance)), count

@@ -49,11 +49,11 @@ def whole(small, tmp_path_factory) -> Path:
     return run(tmp_path_factory.mktemp("whole"), small)
 
 
-def test_a_run_writes_every_file_and_every_logged_name_is_in_the_readme(whole):
+def test_a_run_writes_every_file_and_every_logged_name_is_explained(whole):
     metrics, final = rows(whole / "metrics.jsonl"), json.loads((whole / "final.json").read_text())
     assert [row["step"] for row in metrics] == [1, 2, 3, 4]
     named = set(re.findall(r"[a-z0-9_]+", "\n".join(
-        text.split("|")[1] for text in (ROOT / "README.md").read_text().splitlines() if text.startswith("| "))))
+        text.split("|")[1] for text in (ROOT / "docs/metrics.md").read_text().splitlines() if text.startswith("| "))))
     assert set(metrics[0]) <= named
     assert set(runs.FIGURES) <= set(final["before"]) & set(final["after"]) & named
     assert set(metrics[0]["seconds"]) == {"programs", "suites", "execution", "update_coder", "update_tester", "total"}
