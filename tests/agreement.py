@@ -28,7 +28,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from eval import Journal, Judge, Task, load_tasks, mutants
+from benchmarks import Judge, Task, load_tasks, mutants
+from eval import journal
 from sandbox import Sandbox, Status
 from tasks import parse_assert
 
@@ -124,7 +125,8 @@ def make_samples(tasks: list[Task]) -> list[tuple[str, Task, str]]:
 
 
 def evalplus_task(folder: Path, task_id: str, programs: list[str]) -> list[dict[str, bool]]:
-    """Base and plus verdicts of the evalplus package on programs for a task, expected outputs from its own code."""
+    """Verdicts of the evalplus package on programs for a task, on the base inputs and on these and the plus inputs;
+    expected outputs from its own code."""
     os.environ["HUMANEVAL_OVERRIDE_PATH"] = str(folder / FILES["humaneval"])
     os.environ["MBPP_OVERRIDE_PATH"] = str(folder / FILES["mbpp"])
     from evalplus.eval import PASS, untrusted_check
@@ -142,7 +144,7 @@ def evalplus_task(folder: Path, task_id: str, programs: list[str]) -> list[dict[
             status, _ = untrusted_check("mbpp" if "Mbpp" in task_id else "humaneval", program,
                                         problem[f"{part}_input"], problem["entry_point"], expected, problem["atol"],
                                         times, fast_check=True)  # fmt: skip
-            verdict[part] = status == PASS
+            verdict[part] = status == PASS and verdict.get("base", True)
     return verdicts
 
 
@@ -167,7 +169,8 @@ def compare_evalplus(args: argparse.Namespace, folder: Path) -> bool:
             """For each task: for each program "ours" and "evalplus", base and plus of each."""
             texts = [[program for _, program in programs[task.question.id]] for task in part]
             theirs = list(pool.map(evalplus_task, [folder] * len(part), [task.question.id for task in part], texts))
-            ours = iter(Judge(part, box)([(task, text) for task, row in zip(part, texts, strict=True) for text in row]))
+            pairs = [(task, text) for task, row in zip(part, texts, strict=True) for text in row]
+            ours = iter(Judge(part, box)(pairs))
             return [[{"ours": next(ours), "evalplus": verdict} for verdict in row] for row in theirs]
 
         def work(_: int, part: list[Task]) -> list[dict]:
@@ -177,7 +180,8 @@ def compare_evalplus(args: argparse.Namespace, folder: Path) -> bool:
                     (rows[i],) = verdicts([task])
             return [{"verdicts": row, "agree": [pair["ours"] == pair["evalplus"] for pair in row]} for row in rows]
 
-        rows = Journal(Path(args.out or tempfile.mkdtemp()), args).complete(tasks, 2 * args.workers, work, ["agree"])
+        folder = Path(args.out or tempfile.mkdtemp())
+        rows = journal(folder, args, tasks, 2 * args.workers, work, ["agree"])
     return report_evalplus(programs, rows)
 
 

@@ -223,7 +223,8 @@ def test_an_exceptions_name_is_not_the_supervisors_word(box, program):
     assert rewards.coder == [0.25] and rewards.whole == [True]
     book = MistakeBook()
     assert update_book(book, Question("f", "", "f", DIGITS, ()), e) == (6, 0)
-    golden = execute(box, Question("f", "", "f", DIGITS, tuple(DIGIT_TESTS)), [program], [[]], [], Config(reward="golden"))
+    question, cfg = Question("f", "", "f", DIGITS, tuple(DIGIT_TESTS)), Config(reward="golden")
+    golden = execute(box, question, [program], [[]], [], cfg)
     assert score(golden, 8, 0.5).coder == [0.25]
     errors = [v.error for v in box.values([(program, [f"f(-{n})" for n in range(3, 5)])])[0]]
     assert not set(errors) & set(sandbox.WORDS)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import jail
 import sandbox
 from sandbox import Opaque, Sandbox, SandboxError, Status
 from tasks import Test

@@ -13,8 +13,6 @@ the peer is also measured against programs with tests of their own.
 """
 
 import argparse
-import gzip
-import json
 import os
 import random
 import resource
@@ -30,7 +28,7 @@ from statistics import median
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from eval import load_tasks, plus_calls
+from benchmarks import load_tasks, plus_calls
 from sandbox import Sandbox, Status
 from tasks import Test
 
@@ -192,7 +190,8 @@ def values(folder: Path) -> None:
                  for task in tasks]  # fmt: skip
         with Sandbox(timeout=30.0, memory_mb=4096) as box:
             known = box.ground_truth(items)
-        errors = {(task.question.id, truth.value.error) for task, row in zip(tasks, known, strict=True) for truth in row}
+        errors = {(task.question.id, truth.value.error)
+                  for task, row in zip(tasks, known, strict=True) for truth in row}  # fmt: skip
         bad = sorted(error for error in errors if error[1])
         print(f"{name}: {sum(map(len, known))} calls of {len(tasks)} ground truths; differing or failing: {bad}")
 
