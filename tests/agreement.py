@@ -180,8 +180,8 @@ def compare_evalplus(args: argparse.Namespace, folder: Path) -> bool:
                     (rows[i],) = verdicts([task])
             return [{"verdicts": row, "agree": [pair["ours"] == pair["evalplus"] for pair in row]} for row in rows]
 
-        folder = Path(args.out or tempfile.mkdtemp())
-        rows = journal(folder, args, tasks, 2 * args.workers, work, ["agree"])
+        place = Path(args.out or tempfile.mkdtemp())
+        rows = journal(place, args, tasks, 2 * args.workers, work, ["agree"])
     return report_evalplus(programs, rows)
 
 

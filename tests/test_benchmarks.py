@@ -147,7 +147,7 @@ def test_functions_get_the_imports_that_their_benchmark_runs_them_with(data, box
     questions = load_questions(path), [task.question for task in load_tasks(path)]
     runs = [box.check([(q.reference, row) for q, row in zip(group, asserts, strict=True)]) for group in questions]
     bare, whole = [sum(status is Status.PASS for row in rows for status in row) for rows in runs]
-    assert bare < 110 < 130 < whole < 150  # of 1,000: the file's own asserts are mostly wrong
+    assert bare < 115 < 130 < whole < 150  # of 1,000: the file's own asserts are mostly wrong
 
 
 @pytest.mark.slow
