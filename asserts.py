@@ -24,7 +24,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 MAX_SOURCE = 50_000  # characters of a value's source; `plain_size` of what a reply builds
-MAX_VALUE = 800_000  # `plain_size` of a value that a built-in is applied to: 400,000 items
+MAX_VALUE = 500_000  # `plain_size` of a value that a built-in is applied to: 250,000 items
 MAX_ORDERED = 200_000  # `plain_size` of items that are put in order
 MAX_DEPTH = 60  # nesting of a value; the parser stops at 200 open brackets
 MAX_COMPARED = 4_000_000  # comparisons that making a set may take
@@ -108,23 +108,29 @@ ORDERED = PLAIN - SETS - {dict}  # sets have no order, and to compare dicts take
 def plain_size(
     value: Any, limit: int = MAX_VALUE, types: Iterable[type] = PLAIN, depth: int = MAX_DEPTH
 ) -> int:
-    """2 for each item, nested ones too, and the characters of texts and bytes of integers.
+    """2 for each item, nested ones too, 1 for each character of a text and 16 bits of an integer.
 
     That is at most the length of the value's source. ValueError above the limit, for deeper
     nesting, and for types that are not named.
     """
     size, level = 2, [value]
     while level:  # level by level: a list of a million numbers takes milliseconds
-        if depth < 0 or not set(types).issuperset(map(type, level)):
+        kinds = list(map(type, level))
+        if depth < 0 or not set(types).issuperset(kinds):
             raise ValueError("a value that is nested too deeply, or whose type is not plain")
-        boxes = [_contents(item) for item in level if type(item) in BOXES]
-        size += 2 * sum(map(len, boxes))
-        size += sum(len(item) for item in level if type(item) in TEXTS)
-        size += sum(item.bit_length() // 8 for item in level if type(item) is int)
+        boxes = list(map(_contents, _of_kind(BOXES, level, kinds)))
+        size += 2 * sum(map(len, boxes)) + sum(map(len, _of_kind(TEXTS, level, kinds)))
+        size += sum(map(int.bit_length, _of_kind({int}, level, kinds))) // 16
         if size > limit:
             raise ValueError(f"a value that is larger than {limit}")
         level, depth = list(chain.from_iterable(boxes)), depth - 1
     return size
+
+
+def _of_kind(group: set[type], items: list, kinds: list[type]) -> list:
+    if group.isdisjoint(kinds):
+        return []
+    return [item for item, kind in zip(items, kinds, strict=True) if kind in group]
 
 
 def _contents(box: Any) -> Iterable:

@@ -242,11 +242,6 @@ def _behind(prompt: str, program: str, entry_point: str) -> str:
     return "\n".join([*lines[:start], *front, *lines[start:]])
 
 
-def call_key(call: str, reference: str) -> str:
-    """The call itself, until the sandbox binds the arguments."""
-    return call
-
-
 # ---- files ----
 def load_questions(path: str) -> list[Question]:
     """The questions of a .jsonl, .jsonl.gz or .json file.
