@@ -947,6 +947,7 @@ def numbers(count: int) -> list:
 
 WORST = {  # as large as values arrive, and just below our own limits; before: up to an hour each
     "one huge integer and many ones": lambda: [1 << 8_000_000] + [1] * 50_000,
+    "one integer of half the room": lambda: [1 << 3_000_000] + [1] * 150_000,
     "many digits in all": lambda: [1 << 300_000] + [1] * 3_000,
     "integers of 10,000 bits": lambda: [1 << 10_000 for _ in range(30_000)],
     "integer of 64 million bits": lambda: 1 << 64_000_000,

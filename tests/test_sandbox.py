@@ -285,6 +285,31 @@ def f(x):
         assert box.check([(program, ["assert f(1) == 1"])] * 6) == [[PASS]] * 6
 
 
+def test_a_crowd_of_workers_changes_no_verdict():
+    """With more workers than cores, honest programs ran out of wall time that others had used: 16 of 16."""
+    program = "import time\ndef f(x):\n    end = time.process_time() + 0.45\n" \
+              "    while time.process_time() < end: pass\n    return x\n"  # fmt: skip
+    with Sandbox(workers=16, timeout=0.6) as box:
+        assert box.check([(program, ["assert f(1) == 1"])] * 16) == [[PASS]] * 16
+
+
+def test_sleeping_has_a_limit_for_the_program(box):
+    """Twenty calls that each slept just under the limit held a worker for most of a minute."""
+    start = time.monotonic()
+    program = "import time\ndef f(x):\n    time.sleep(1.0)\n    return x\n"
+    got = box.values([(program, [f"f({i})" for i in range(20)])])[0]
+    assert time.monotonic() - start < 12
+    assert [v.value for v in got[:2]] == [0, 1] and got[-1].error == "not_run"
+
+
+def test_a_reply_of_too_many_items_is_not_decoded():
+    """16 MB of nested empty lists took 15 seconds and a gigabyte of the trainer."""
+    data = b"[" + b",".join([b"[]"] * 5_000_000) + b"]"
+    assert sandbox.value(sandbox.VALUE + data).error == "malformed"
+    text = json.dumps("[,{" * 2_000_000).encode()  # within a text they are no items
+    assert sandbox.value(sandbox.VALUE + text).ok
+
+
 def test_limits_of_a_benchmark_are_wall_limits(box):
     program = "import time\ndef f(x):\n    time.sleep(x)\n    return x\n"
     calls = ["f(0.1)", "f(0.3)", "f(0.4)", "f(0)"]
