@@ -332,6 +332,54 @@ GUARDS = [
         '            raise ValueError("too many items")', "            pass",
         ("tests/test_sandbox.py::test_a_reply_of_too_many_items_is_not_decoded",),
     ),
+    Guard(
+        "a program has descriptors of its own", "jail.py",
+        '            os.dup2(os.open("/dev/null", os.O_RDWR), standard)', "            pass",
+        ("tests/test_walls.py::test_nothing_that_a_program_leaves_is_found_by_the_next",),
+    ),
+    Guard(
+        "fcntl has a short list of commands", "jail.py",
+        '    ops += rule("fcntl", op(LOAD, LOW[1]), *locks, *only(LOW[1], FCNTL))\n', "",
+        (
+            "tests/test_walls.py::test_what_a_function_never_needs_is_refused",
+            "tests/test_walls.py::test_locks_of_one_worker_are_not_seen_by_another",
+        ),
+    ),
+    Guard(
+        "ioctl has a short list of commands", "jail.py",
+        'ops += rule("ioctl", *only(LOW[1], IOCTL)) + rule(', "ops += rule(",
+        ("tests/test_walls.py::test_what_a_function_never_needs_is_refused",),
+    ),
+    Guard(
+        "no pages are kept in pipes", "jail.py",
+        "vmsplice 278 75, splice 275 76,\ntee 276 77, ", "",
+        ("tests/test_walls.py::test_what_a_function_never_needs_is_refused",),
+    ),
+    Guard(
+        "calls younger than the list are unknown", "jail.py",
+        "[op(AT_LEAST, NEWEST, 0, 1), UNKNOWN]", "[]",
+        ("tests/test_walls.py::test_what_a_function_never_needs_is_refused",),
+    ),
+    Guard(
+        "values of library types become plain where they are sent", "jail.py",
+        "    if (plain := as_plain(value, kind)) is not value:", "    if (plain := value) is not value:",
+        ("tests/test_walls.py::test_values_of_library_types_are_the_plain_values_that_they_stand_for",),
+    ),
+    Guard(
+        "iterators travel as their items", "jail.py",
+        '    if kind in LISTED or hasattr(kind, "__next__"):', "    if False:",
+        ("tests/test_walls.py::test_iterators_travel_as_their_items",),
+    ),
+    Guard(
+        "an exception's name that could be ours is quoted", "sandbox.py",
+        "repr(name) if name in WORDS else name", "name",
+        ("tests/test_codea1.py::test_an_exceptions_name_is_not_the_supervisors_word",),
+    ),
+    Guard(
+        "a folder is given rights before it is moved", "jail.py",
+        "                if os.path.isdir(old) and not os.path.islink(old):\n", "                if False:\n",
+        ("tests/test_walls.py::test_folders_without_rights_do_not_end_a_worker_of_an_ordinary_user",),
+    ),
 ]  # fmt: skip
 
 
