@@ -934,6 +934,8 @@ class Child:
         other.close()
         self.poll, self.buffer = select.poll(), bytearray()
         self.request = memoryview(frame(request))
+        *_, limit, bind = request
+        self.largest = 1 + limit + bind * MAX_REPLY  # bytes of a reply
 
     def close(self) -> None:
         self.server.kill()
@@ -983,7 +985,7 @@ class Child:
         (size,) = HEAD.unpack_from(self.buffer)
         end = HEAD.size + size
         kind = bytes(self.buffer[HEAD.size : HEAD.size + 1])
-        if not 0 < size <= 2 * MAX_REPLY or kind not in (b"", VALUE, RAISED):
+        if not 0 < size <= self.largest or kind not in (b"", VALUE, RAISED):
             raise ValueError("not a reply")
         if len(self.buffer) < end:
             return None

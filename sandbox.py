@@ -32,7 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,38 +102,56 @@ class Verdict(NamedTuple):
 # ---- replies: hostile data ----
 
 
-def decode(data: bytes) -> Any:
+def items(parts: list) -> Items:
+    kind, inner = parts
+    if type(kind) is not str or type(inner) is not list:
+        raise TypeError("not the items of an iterator")
+    return Items(kind, inner)
+
+
+def spread(keys: list) -> list:
+    """Keys of a set or dict; ValueError for many of one hash: these are easily made, and put into
+    a set in quadratic time."""
+    if len(keys) > 50 and max(Counter(map(hash, keys)).values()) > 50:
+        raise ValueError("too many equal hashes")
+    return keys
+
+
+def mapping(pairs: list) -> dict:
+    spread([key for key, _ in pairs])
+    return dict(pairs)
+
+
+# Tag of `jail.encode` -> type of its content, and the value made of that.
+TAGS: dict[str, tuple[type, Callable]] = {
+    "opaque": (str, lambda text: Opaque(text[:80])), "bytes": (str, bytes.fromhex),
+    "int": (str, lambda text: int(text, 16)), "complex": (list, lambda parts: complex(*parts)),
+    "tuple": (list, tuple), "items": (list, items),
+    "set": (list, lambda keys: set(spread(keys))),
+    "frozenset": (list, lambda keys: frozenset(spread(keys))),
+    "dict": (list, mapping),
+}  # fmt: skip
+# Only the reference says ranges, of its arguments: a program's would be spread out here.
+TAGS_OF_A_CALL = TAGS | {"range": (list, lambda ends: range(*(int(x, 16) for x in ends)))}
+
+
+def decode(data: bytes, tags: dict[str, tuple[type, Callable]] = TAGS) -> Any:
     """The value that `jail.encode` wrote, of exact built-in types, Opaque and Items; raises one of
     MALFORMED for anything else, before it costs more than an honest value may."""
-    if data.count(b",") + data.count(b"[") + data.count(b"{") > 2 * MAX_ITEMS:
-        outside = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", data)  # of texts
-        if outside.count(b",") + outside.count(b"[") + outside.count(b"{") > 2 * MAX_ITEMS:
-            raise ValueError("too many items")
+
+    def untag(data: dict) -> Any:
+        ((tag, content),) = data.items()
+        kind, make = tags[tag]
+        if type(content) is not kind:
+            raise TypeError(f"a {tag} of {type(content)}")
+        return make(content)
+
+    if jail.weight(data) > MAX_ITEMS:
+        raise ValueError("too many items")
     return json.loads(data, object_hook=untag)
 
 
-def untag(data: dict) -> Any:
-    """{tag: content} -> the value; the content is decoded already."""
-    ((tag, content),) = data.items()
-    if tag in ("opaque", "bytes"):
-        return Opaque(content[:80]) if tag == "opaque" else bytes.fromhex(content)
-    if tag == "int":
-        return int(content, 16)
-    if type(content) is not list:
-        raise ValueError("no list of items")
-    if tag in ("tuple", "complex"):
-        return tuple(content) if tag == "tuple" else complex(*map(float, content))
-    if tag in ("items", "range"):
-        first, *rest = content
-        return range(*(int(x, 16) for x in content)) if tag == "range" else Items(first, *rest)
-    keys = [key for key, _ in content] if tag == "dict" else content
-    # Easily made, and put into a set in quadratic time.
-    if len(keys) > 50 and max(Counter(map(hash, keys)).values()) > 50:
-        raise ValueError("too many equal hashes")
-    return {"dict": dict, "set": set, "frozenset": frozenset}[tag](content)
-
-
-def value(reply: bytes) -> Value:
+def value(reply: bytes, tags: dict[str, tuple[type, Callable]] = TAGS) -> Value:
     """A reply as the trainer sees it."""
     kind, data = reply[:1], reply[1:]
     if kind == RAISED:
@@ -142,7 +160,7 @@ def value(reply: bytes) -> Value:
     if kind != VALUE:
         return Value(False, None, {TIMEOUT: "timeout", NOT_RUN: "not_run"}.get(kind, "crash"))
     try:
-        return Value(True, decode(data))
+        return Value(True, decode(data, tags))
     except MALFORMED:
         return Value(False, None, "malformed")
 
@@ -150,28 +168,29 @@ def value(reply: bytes) -> Value:
 def truth(reply: bytes, entry: str) -> Truth:
     """The reply of a ground truth: [arguments as `jail.arguments` gives them, value]. Arguments
     that are like the default are left out from the end: other right programs need not have them."""
-    got = value(reply)
+    got = value(reply, TAGS_OF_A_CALL)
     if not got.ok:
         return Truth(got, None)
-    (positions, keywords), result = got.value
-    while positions and same_argument(*positions[-1]):
-        positions.pop()
-    named = {name: given for name, given, default in keywords if not same_argument(given, default)}
     try:
+        (positions, keywords), result = got.value
+        while positions and same_argument(*positions[-1]):
+            positions.pop()
+        named = {name: given for name, given, default in keywords
+                 if not same_argument(given, default)}  # fmt: skip
         call = bound_call(entry, [given for given, _ in positions], named)
-    except ValueError:
+    except (ValueError, TypeError):
         return Truth(Value(False, None, "malformed"), None)
     return Truth(Value(True, result), call)
 
 
 @lru_cache(maxsize=16384)
-def status(reply: bytes, test: Test) -> Status:
+def status(reply: bytes, test: Test, read: Callable[[bytes], Value] = value) -> Status:
     """The verdict on one test. Anything not proven is no pass."""
     if reply[:1] == VALUE:
         # No spelling of a value takes so many times the bytes of another.
         if not test.via and len(reply) > 1000 + 32 * len(test.expected):
             return Status.FAIL
-        got = value(reply)
+        got = read(reply)
         return Status.PASS if got.ok and holds(got.value, test) else (
             Status.FAIL if got.ok else Status.ERROR)  # fmt: skip
     return {TIMEOUT: Status.TIMEOUT, NOT_RUN: Status.NOT_RUN}.get(reply[:1], Status.ERROR)
@@ -430,10 +449,13 @@ class Sandbox:
             if replies[0][:1] != VALUE:
                 return then(Verdict(False, [Status.ERROR] * len(tests)))
             of_call = dict(zip(calls, replies[1:], strict=True))
-            small = max(map(len, replies)) < 1000
-            judge = status if small else status.__wrapped__  # no cache of large replies
-            statuses = [judge(of_call[test.call], test) if test else Status.ERROR
-                        for test in known]  # fmt: skip
+            statuses = [Status.ERROR] * len(tests)
+            judge: Callable = status
+            if max(map(len, replies)) >= 1000:  # no cache of large replies but of the one in hand
+                judge = partial(status.__wrapped__, read=lru_cache(maxsize=1)(value))
+            readable = [place for place, test in enumerate(known) if test is not None]
+            for place in sorted(readable, key=lambda place: known[place].call):
+                statuses[place] = judge(of_call[known[place].call], known[place])
             return then(Verdict(True, statuses))
 
         # Room for right answers to all tests, however they are spelled.
