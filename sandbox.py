@@ -22,7 +22,6 @@ import marshal
 import math
 import os
 import queue
-import re
 import socket
 import subprocess
 import sys

@@ -306,8 +306,7 @@ def test_a_reply_of_too_many_items_is_not_decoded():
     """16 MB of nested empty lists took 15 seconds and a gigabyte of the trainer."""
     data = b"[" + b",".join([b"[]"] * 5_000_000) + b"]"
     assert sandbox.value(sandbox.VALUE + data).error == "malformed"
-    text = json.dumps("[,{" * 2_000_000).encode()  # within a text they are no items
-    assert sandbox.value(sandbox.VALUE + text).ok
+    assert sandbox.value(sandbox.VALUE + b"[" + b",".join([b"1"] * 1_900_000) + b"]").ok
 
 
 def test_limits_of_a_benchmark_are_wall_limits(box):
