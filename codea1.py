@@ -41,7 +41,7 @@ from eval import evaluate_coder, evaluate_tester
 from grpo import Group, Policy, UpdateStats, group_advantages
 from mistake_book import MistakeBook
 from model import Config as ModelConfig
-from model import Qwen2, Sample, Tokenizer, generate, read_json
+from model import Qwen2, Sample, Tokenizer, read_json, stream
 from sandbox import Sandbox, SandboxError, Status
 from tasks import (
     Question,
@@ -247,17 +247,14 @@ def derive_seed(*parts: int) -> int:
 def sample(player: Player, prompts: list[list[int]], n: int, limit: int, cfg: Config, step: int, role: int,
            on_group: Callable[[int, list[Sample]], None] = lambda index, samples: None) -> list[list[Sample]]:
     """n samples for every prompt; on_group hears of each prompt as soon as its n samples are there."""
-    label = ("programs", "suites")[role]
-    with tqdm(total=len(prompts), desc=label, unit="prompt", leave=False, disable=None) as bar:
-
-        def heard(index: int, samples: list[Sample]) -> None:
-            bar.update()
-            on_group(index, samples)
-
-        return generate(player.policy.model, prompts, n=n, max_new_tokens=limit, temperature=cfg.temperature,
-                        top_p=cfg.top_p, eos_ids=player.tokenizer.eos_ids, vocab_size=len(player.tokenizer),
-                        seed=derive_seed(cfg.seed, step, role), on_group=heard,
-                        cuda_graphs=cfg.cuda_graphs and cfg.device != "cpu")
+    groups, label = [[] for _ in prompts], ("programs", "suites")[role]
+    whole = stream(player.policy.model, prompts, n=n, max_new_tokens=limit, temperature=cfg.temperature,
+                   top_p=cfg.top_p, eos_ids=player.tokenizer.eos_ids, vocab_size=len(player.tokenizer),
+                   seed=derive_seed(cfg.seed, step, role), cuda_graphs=cfg.cuda_graphs and cfg.device != "cpu")
+    for index, samples in tqdm(whole, label, len(prompts), unit="prompt", leave=False, disable=None):
+        groups[index] = samples
+        on_group(index, samples)
+    return groups
 
 
 def sample_programs(coder: Player, batch: list[Question], cfg: Config, step: int) -> tuple[list, list[list[Reply]]]:
