@@ -1,15 +1,16 @@
 """Qwen2 transformer, ChatML tokenizer and sampler: everything Code-A1 needs of a language model.
 
-It reads and writes Hugging Face checkpoint folders (Qwen2.5-Coder 0.5B to 7B) and implements exactly what those models
-use: RoPE in half rotation, RMSNorm, grouped key/value heads, SwiGLU, biases on q, k and v. What a checkpoint asks for
-beyond that is refused by name.
+It reads and writes Hugging Face checkpoint folders (Qwen2.5-Coder 0.5B to 7B) and implements
+exactly what those models use: RoPE in half rotation, RMSNorm, grouped key/value heads, SwiGLU,
+biases on q, k and v. What a checkpoint asks for beyond that is refused by name.
 
-    model = Qwen2.from_pretrained("Qwen2.5-Coder-1.5B-Instruct", dtype=torch.bfloat16, device="cuda")
-    tokenizer = Tokenizer.from_pretrained("Qwen2.5-Coder-1.5B-Instruct")
+    model = Qwen2.from_pretrained("Qwen2.5-Coder-1.5B", dtype=torch.bfloat16, device="cuda")
+    tokenizer = Tokenizer.from_pretrained("Qwen2.5-Coder-1.5B")
     prompt = tokenizer.encode_chat([{"role": "user", "content": "Write is_even(n)."}])
     samples = generate(model, [prompt], n=8, eos_ids=tokenizer.eos_ids, vocab_size=len(tokenizer))
 
-Letters: B batch, T tokens, H query heads, K key/value heads, D head size, V vocabulary; S slots, C cache columns.
+Letters: B batch, T tokens, H query heads, K key/value heads, D head size, V vocabulary; S slots,
+C cache columns.
 """
 
 import copy
@@ -31,10 +32,13 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+ONLY = {"model_type": "qwen2", "hidden_act": "silu", "use_sliding_window": False,
+        "attention_dropout": 0.0, "partial_rotary_factor": 1.0}  # all that this file implements
+
 
 @dataclass
 class Config:
-    """The names of config.json. `extra` keeps every other key, so that a saved folder says what the loaded one said."""
+    """The names of config.json. `extra`: all that a loaded one said, to be saved again."""
 
     vocab_size: int
     hidden_size: int
@@ -52,111 +56,121 @@ class Config:
     extra: dict = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.head_dim = self.head_dim or self.hidden_size // self.num_attention_heads
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError(f"{self.num_attention_heads} query heads cannot share {self.num_key_value_heads} kv heads")
+        heads, kv_heads = self.num_attention_heads, self.num_key_value_heads
+        self.head_dim = self.head_dim or self.hidden_size // heads
+        if heads % kv_heads:
+            raise ValueError(f"{heads} query heads cannot share {kv_heads} kv heads")
 
     @classmethod
     def from_dict(cls, raw: dict) -> "Config":
-        """config.json's object -> Config. ValueError names what this model does not implement, or a missing key."""
+        """config.json's object -> Config. ValueError names what is missing or not implemented."""
         rope = (raw.get("rope_scaling") or {}) | (raw.get("rope_parameters") or {})
-        bases = {found.get("rope_theta") for found in (raw, rope)} - {None}
-        plain = {"model_type": "qwen2", "hidden_act": "silu", "use_sliding_window": False, "attention_dropout": 0.0}
-        wrong = {f"{name} {raw.get(name)!r}": (raw.get(name) or value) != value for name, value in plain.items()} | {
-            "layer_types with sliding_attention": "sliding_attention" in (raw.get("layer_types") or []),
-            f"RoPE scaling {rope}": rope.get("rope_type", rope.get("type", "default")) != "default",
-            f"partial_rotary_factor in {rope}": rope.get("partial_rotary_factor", 1.0) != 1.0,
-            f"config.json with two RoPE bases {bases}": len(bases) > 1,
-        }
-        if found := [name for name, is_so in wrong.items() if is_so]:
-            raise ValueError(f"{'; '.join(found)}: not supported by this plain qwen2 model")
+        # The RoPE base stands at the top in older files, among the RoPE parameters in newer.
+        found = {k: v for k, v in [*rope.items(), *raw.items()] if v is not None}
+        faults = [f"{key} {found[key]!r}" for key in ONLY if found.get(key, ONLY[key]) != ONLY[key]]
+        if rope.get("rope_type", rope.get("type", "default")) != "default":
+            faults.append(f"RoPE scaling {rope}")
+        if "sliding_attention" in found.get("layer_types", []):
+            faults.append("layer_types with sliding_attention")
+        if len(bases := {at.get("rope_theta") for at in (rope, raw)} - {None}) > 1:
+            faults.append(f"two RoPE bases {bases}")
+        if faults:
+            raise ValueError(f"{'; '.join(faults)}: not supported by this plain qwen2 model")
+        found = {"num_key_value_heads": found.get("num_attention_heads")} | found
         names = [f.name for f in fields(cls) if f.name != "extra"]
-        known = {k: v for k, v in [*rope.items(), *raw.items()] if k in names and v is not None}  # RoPE's base: either
-        known.setdefault("num_key_value_heads", known.get("num_attention_heads"))
-        if missing := [name for name in names[:6] if known.get(name) is None]:
+        if missing := [name for name in names[:6] if found.get(name) is None]:
             raise ValueError(f"config.json lacks {', '.join(missing)}")
-        return cls(**known, extra={k: v for k, v in raw.items() if k not in names})
+        known = {name: found[name] for name in names if name in found}
+        return cls(**known, extra=raw)
 
     def to_dict(self) -> dict:
-        """The object for config.json, with the RoPE base in both places where readers look for it."""
+        """The object for config.json, with the RoPE base in both places where readers look."""
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
-        fixed = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu"}
-        return fixed | self.extra | own | {"rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta}}
+        rope = {"rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta}}
+        kind = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu"}
+        return kind | self.extra | own | rope
 
 
 # ---------------------------------------------------------------- transformer
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # (layer, q (B, T, H, D), k and v (B, T, K, D)): who sees whom
+# (layer number, q (B, T, H, D), k and v (B, T, K, D)) -> (B, T, H, D): who sees whom.
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
 def attention(layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Causal inside each row (so padding on the right needs no mask), or what a mask (B, 1, T, keys) lets be seen."""
+    """Causal in each row, which hides padding on the right, or as a mask (B, 1, T, keys) says."""
     if mask is not None and q.is_cuda:  # no fused kernel takes a mask and heads that share keys
         k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
-    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    return F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, enable_gqa=True).transpose(1, 2)
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    causal = mask is None
+    out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, enable_gqa=True)
+    return out.transpose(1, 2)
 
 
 def rope_table(positions: Tensor, config: Config, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """(B, T) positions -> cos and sin (B, T, 1, D), the first half of sin negated; computed in float32."""
-    half = torch.arange(0, config.head_dim, 2, device=positions.device, dtype=torch.float32) / config.head_dim
-    angles = positions[:, :, None, None].float() * config.rope_theta**-half  # (B, T, 1, D/2)
+    """(B, T) positions -> cos and sin (B, T, 1, D), the first half of sin negated for `rotate`."""
+    # In float32: bfloat16 cannot tell positions over 256 apart.
+    power = torch.arange(0, config.head_dim, 2, device=positions.device).float() / config.head_dim
+    angles = positions[:, :, None, None].float() * config.rope_theta**-power  # (B, T, 1, D/2)
     cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
     return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """RoPE in half rotation: the pairs are (i, i + D/2)."""
+    """RoPE in half rotation: entries i and i + D/2 turn as a pair. Here by a quarter:
+
+    >>> rotate(torch.tensor([1.0, 2, 3, 4]), torch.zeros(4), torch.tensor([-1.0, -1, 1, 1]))
+    tensor([-3., -4.,  1.,  2.])
+    """
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
 class RMSNorm(nn.RMSNorm):
-    """Computes in float32 and keeps half of what the library's keeps for the backward pass: no float32 copy of x."""
+    """In float32, as the library's, but it keeps no float32 copy of x for the backward pass."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.is_inference_mode_enabled():
+        if torch.is_inference_mode_enabled():  # the library's is faster
             return super().forward(x)
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
         return (x * (norm.square() / x.shape[-1] + self.eps).rsqrt()).to(x.dtype) * self.weight
 
 
 class Layer(nn.Module):
-    """One transformer layer; the two inner dictionaries only give its weights their checkpoint names."""
+    """One transformer layer. Its inner dictionaries give the weights their checkpoint names."""
+
     def __init__(self, c: Config):
         super().__init__()
-        size, inner, width = c.hidden_size, c.intermediate_size, c.num_attention_heads * c.head_dim
-        self.head_dim, self.kv_heads, kv_width = c.head_dim, c.num_key_value_heads, c.num_key_value_heads * c.head_dim
+        self.head_dim = c.head_dim
+        size, inner = c.hidden_size, c.intermediate_size
+        width, kv_width = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
         self.input_layernorm = RMSNorm(size, c.rms_norm_eps)
         self.self_attn = nn.ModuleDict({
-            "q_proj": nn.Linear(size, width), "k_proj": nn.Linear(size, kv_width),
-            "v_proj": nn.Linear(size, kv_width), "o_proj": nn.Linear(width, size, bias=False)})
+            "q_proj": nn.Linear(size, width),
+            "k_proj": nn.Linear(size, kv_width),
+            "v_proj": nn.Linear(size, kv_width),
+            "o_proj": nn.Linear(width, size, bias=False)})
         self.post_attention_layernorm = RMSNorm(size, c.rms_norm_eps)
         self.mlp = nn.ModuleDict({
-            "gate_proj": nn.Linear(size, inner, bias=False), "up_proj": nn.Linear(size, inner, bias=False),
+            "gate_proj": nn.Linear(size, inner, bias=False),
+            "up_proj": nn.Linear(size, inner, bias=False),
             "down_proj": nn.Linear(inner, size, bias=False)})
 
-    def qkv(self, h: Tensor) -> Tensor:
-        """(B, T, hidden) -> (B, T, (H + 2 K) D): queries, keys and values side by side."""
-        a = self.self_attn
-        return torch.cat((a.q_proj(h), a.k_proj(h), a.v_proj(h)), -1)
-
-    def add_attention(self, x: Tensor, out: Tensor) -> Tensor:
-        return x + self.self_attn.o_proj(out)
-
-    def add_mlp(self, x: Tensor, h: Tensor) -> Tensor:
-        return x + self.mlp.down_proj(F.silu(self.mlp.gate_proj(h)) * self.mlp.up_proj(h))
-
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend, layer: int) -> Tensor:
-        heads, k = self.qkv(self.input_layernorm(x)).unflatten(-1, (-1, self.head_dim)), self.kv_heads
-        qk, v = rotate(heads[:, :, :-k], *rope), heads[:, :, -k:]  # (B, T, H + K, D), (B, T, K, D)
-        x = self.add_attention(x, attend(layer, qk[:, :, :-k], qk[:, :, -k:], v).flatten(2))
-        return self.add_mlp(x, self.post_attention_layernorm(x))
+    def forward(self, x: Tensor, rope: tuple[Tensor, ...], attend: Attend, layer: int) -> Tensor:
+        a, m = self.self_attn, self.mlp
+        h = self.input_layernorm(x)  # (B, T, hidden)
+        q, k, v = (f(h).unflatten(-1, (-1, self.head_dim)) for f in (a.q_proj, a.k_proj, a.v_proj))
+        out = attend(layer, rotate(q, *rope), rotate(k, *rope), v)  # (B, T, H, D)
+        x = x + a.o_proj(out.flatten(2))
+        h = self.post_attention_layernorm(x)
+        return x + m.down_proj(F.silu(m.gate_proj(h)) * m.up_proj(h))
 
 
 class Qwen2(nn.Module):
-    """The causal language model. `Qwen2(config)` starts from random weights (torch's global generator)."""
+    """The causal language model. `Qwen2(config)` draws its weights from torch's generator."""
+
     def __init__(self, config: Config):
         super().__init__()
-        self.config, self.generation_config = config, {"eos_token_id": config.eos_token_id}  # or a loaded folder's own
+        self.config = config
+        self.generation_config = {"eos_token_id": config.eos_token_id}  # or a loaded folder's own
         self.model = nn.ModuleDict({
             "embed_tokens": nn.Embedding(config.vocab_size, config.hidden_size),
             "layers": nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers)),
@@ -172,17 +186,26 @@ class Qwen2(nn.Module):
     @property
     def head(self) -> Tensor:
         """(V, hidden) output matrix; with tied weights it is the embedding itself."""
-        return self.model.embed_tokens.weight if self.config.tie_word_embeddings else self.lm_head.weight
+        tied = self.config.tie_word_embeddings
+        return self.model.embed_tokens.weight if tied else self.lm_head.weight
 
-    def hidden(self, ids: Tensor, positions: Tensor | None = None, attend: Attend = attention,
-               checkpointing: bool = False, layers: Sequence[Layer] | None = None) -> Tensor:
-        """(B, T) ids -> (B, T, hidden) states after the final norm. checkpointing: keep only each layer's input."""
-        positions = torch.arange(ids.shape[1], device=ids.device)[None] if positions is None else positions
+    def hidden(
+        self, ids: Tensor, positions: Tensor | None = None, attend: Attend = attention,
+        checkpointing: bool = False,
+    ) -> Tensor:
+        """(B, T) ids -> (B, T, hidden) states after the final norm.
+
+        positions: (B, T), default 0, 1, 2 ... checkpointing: the backward pass keeps only the input
+        of each layer, and computes the rest again.
+        """
+        if positions is None:
+            positions = torch.arange(ids.shape[1], device=ids.device)[None]
         x = self.model.embed_tokens(ids)
         rope = rope_table(positions, self.config, x.dtype)
-        for i, layer in enumerate(layers or self.model.layers):
-            run = partial(checkpoint, layer, use_reentrant=False, preserve_rng_state=False) if checkpointing else layer
-            x = run(x, rope, attend, i)
+        for i, layer in enumerate(self.model.layers):
+            if checkpointing:
+                layer = partial(checkpoint, layer, use_reentrant=False, preserve_rng_state=False)
+            x = layer(x, rope, attend, i)
         return self.model.norm(x)
 
     def forward(self, input_ids: Tensor) -> Tensor:
@@ -190,16 +213,20 @@ class Qwen2(nn.Module):
         return F.linear(self.hidden(input_ids), self.head)
 
     @classmethod
-    def from_pretrained(cls, path: str | Path, dtype: torch.dtype = torch.float32, device: str = "cpu") -> "Qwen2":
-        """Read a Hugging Face folder: one safetensors file, or shards with an index. ValueError names what is wrong."""
+    def from_pretrained(
+        cls, path: str | Path, dtype: torch.dtype = torch.float32, device: str = "cpu"
+    ) -> "Qwen2":
+        """Read a Hugging Face folder. ValueError names what is missing or does not fit."""
         path = Path(path)
         config = Config.from_dict(read_json(path / "config.json"))
-        with torch.device("meta"):
+        with torch.device("meta"):  # shapes only
             model = cls(config)
         found = read_weights(path, dtype, device)
         if config.tie_word_embeddings and "lm_head.weight" in found:
-            if not torch.equal(found.pop("lm_head.weight"), found.get("model.embed_tokens.weight", torch.empty(0))):
-                raise ValueError(f"{path}: lm_head.weight differs from model.embed_tokens.weight, yet they are tied")
+            embedding = found.get("model.embed_tokens.weight", torch.empty(0))
+            if not torch.equal(found.pop("lm_head.weight"), embedding):
+                raise ValueError(f"{path}: lm_head.weight differs from model.embed_tokens.weight, "
+                                 "yet they are tied")
         try:
             model.load_state_dict(found, assign=True)
         except RuntimeError as error:  # names what is missing, unexpected or of another shape
@@ -209,13 +236,15 @@ class Qwen2(nn.Module):
         return model.requires_grad_(True)
 
     def save_pretrained(self, path: str | Path, dtype: torch.dtype | None = None) -> None:
-        """Write config.json, generation_config.json and model.safetensors (in dtype, default the model's own)."""
+        """Write a Hugging Face folder, in the model's own type unless another is given."""
         path, dtype = Path(path), dtype or self.head.dtype
         path.mkdir(parents=True, exist_ok=True)
-        config = self.config.to_dict() | dict.fromkeys(("dtype", "torch_dtype"), str(dtype).removeprefix("torch."))
-        for file, value in (("config.json", config), ("generation_config.json", self.generation_config)):
-            (path / file).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-        weights = {k: v.detach().to("cpu", dtype).contiguous() for k, v in self.state_dict().items()}
+        name = str(dtype).removeprefix("torch.")
+        config = self.config.to_dict() | {"dtype": name, "torch_dtype": name}  # new and old readers
+        for file, value in (("config", config), ("generation_config", self.generation_config)):
+            (path / f"{file}.json").write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+        weights = self.state_dict()
+        weights = {k: v.detach().to("cpu", dtype).contiguous() for k, v in weights.items()}
         save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -226,53 +255,62 @@ def read_json(path: Path) -> dict:
 
 
 def read_weights(path: Path, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
-    """All tensors of a checkpoint folder, by name, as own copies (never views of the file)."""
-    whole, found = "model.safetensors", {}
-    index = {} if (path / whole).exists() else read_json(path / f"{whole}.index.json")["weight_map"]  # tensor -> shard
+    """All tensors of a folder by name: copies, as a view of a file breaks when the file changes."""
+    whole, index, found = "model.safetensors", {}, {}  # index: tensor -> the shard that holds it
+    if not (path / whole).exists():
+        index = read_json(path / f"{whole}.index.json")["weight_map"]
     for shard in sorted(set(index.values())) or [whole]:
         if not (path / shard).exists():
-            held = ", ".join(tensor for tensor, file in index.items() if file == shard)
-            raise ValueError(f"{path}: {shard} is missing; it holds {held}")
+            raise ValueError(f"{path / shard} is missing, yet the index names it")
         with safe_open(path / shard, framework="pt", device=str(device)) as file:
-            found |= {name: file.get_tensor(name).to(dtype, copy=True) for name in file.keys()}
+            for name in file.keys():
+                found[name] = file.get_tensor(name).to(dtype, copy=True)
     return found
 
 
 # ---------------------------------------------------------------- tokenizer
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json",
-                   "added_tokens.json", "vocab.json", "merges.txt")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+                   "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt")
 
 
 class Tokenizer:
-    """Text to ids and back, and the ChatML frame. Control words of a message's own text stay text, never become ids."""
+    """Text to ids and back, and the ChatML frame.
+
+    Control words such as <|im_end|> in a message's own text stay text: they never become ids.
+    """
+
     def __init__(self, path: Path):
         raw, self.path = read_json(path / "tokenizer.json"), path
-        for added in raw["added_tokens"]:  # some tokenizers add runs of spaces: those are ordinary text
-            added["special"] = added["special"] or re.fullmatch(r"<.+>", added["content"]) is not None
-        control = {added["content"]: added["id"] for added in raw["added_tokens"] if added["special"]}
+        control = {}
+        for added in raw["added_tokens"]:  # some tokenizers add runs of spaces: ordinary text
+            added["special"] = added["special"] or bool(re.fullmatch(r"<.+>", added["content"]))
+            if added["special"]:
+                control[added["content"]] = added["id"]
+        if not {"<|im_start|>", "<|im_end|>"} <= set(control):
+            raise ValueError(f"{path}: the tokenizer lacks <|im_start|> or <|im_end|> of ChatML")
         self.fast = FastTokenizer.from_str(json.dumps(raw))
         self.fast.encode_special_tokens = True  # as the characters they are
         self.control_ids = frozenset(control.values())
-        self.default_system = default_system(path)
-        if not {"<|im_start|>", "<|im_end|>"} <= set(control):
-            raise ValueError(f"{path}: the tokenizer lacks <|im_start|> or <|im_end|>, which the ChatML frame needs")
         self.start, self.end = control["<|im_start|>"], control["<|im_end|>"]
-        files = [path / name for name in ("generation_config.json", "config.json") if (path / name).exists()]
-        found = [read_json(file).get("eos_token_id") for file in files]  # each an id, a list of ids, or nothing
-        ends = [i for ids in found for i in (ids if isinstance(ids, list) else [ids]) if i is not None]
-        self.eos_ids = tuple(dict.fromkeys([*ends, self.end]))  # every id that ends a reply
+        self.default_system = default_system(path)
+        ends = []
+        for file in (path / "generation_config.json", path / "config.json"):
+            ids = read_json(file).get("eos_token_id") if file.exists() else None
+            ends += [ids] if isinstance(ids, int) else ids or []
+        self.eos_ids = tuple(dict.fromkeys([*ends, self.end]))  # every id that ends a reply, once
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> "Tokenizer":
-        """Read tokenizer.json and the chat template of a folder. ValueError if the template is not ChatML."""
+        """Read tokenizer.json and the chat template of a folder. ValueError if not ChatML."""
         return cls(Path(path))
 
     def save_pretrained(self, path: str | Path) -> None:
         """Copy the tokenizer's files unchanged."""
-        Path(path).mkdir(parents=True, exist_ok=True)
+        target = Path(path)
+        target.mkdir(parents=True, exist_ok=True)
         for name in TOKENIZER_FILES:
-            if (self.path / name).exists() and Path(path).resolve() != self.path.resolve():
-                shutil.copyfile(self.path / name, Path(path) / name)
+            if (self.path / name).exists() and target.resolve() != self.path.resolve():
+                shutil.copyfile(self.path / name, target / name)
 
     def __len__(self) -> int:
         """Ids in use: the largest plus one. Rows of the model from here up are padding."""
@@ -284,47 +322,60 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Ids -> text; control ids and padding rows are skipped."""
-        return self.fast.decode([i for i in ids if i not in self.control_ids], skip_special_tokens=False)
+        plain = [i for i in ids if i not in self.control_ids]
+        return self.fast.decode(plain, skip_special_tokens=False)
 
     def encode_chat(self, messages: list[dict]) -> list[int]:
-        """[{"role", "content"}, ...] -> ids, byte for byte the family's template, open for the assistant's reply."""
+        """[{"role", "content"}, ...] -> ids as the family's template has them, open for a reply."""
         if not messages or any(m["role"] not in ("system", "user", "assistant") for m in messages):
-            raise ValueError(f"a chat is one message or more with roles system, user, assistant; got {messages!r:.200}")
+            raise ValueError("a chat is one message or more with roles system, user, assistant; "
+                             f"got {messages!r:.200}")
         if messages[0]["role"] != "system" and self.default_system is not None:
             messages = [{"role": "system", "content": self.default_system}, *messages]
-        turns = [[self.start, *self.encode(f"{m['role']}\n{m['content']}"), self.end] for m in messages]
-        newline = self.encode("\n")
-        return [i for turn in turns for i in (*turn, *newline)] + [self.start, *self.encode("assistant\n")]
+        ids, newline = [], self.encode("\n")
+        for m in messages:
+            ids += [self.start, *self.encode(f"{m['role']}\n{m['content']}"), self.end, *newline]
+        return [*ids, self.start, *self.encode("assistant\n")]
 
 
 def default_system(path: Path) -> str | None:
-    """The system text that a folder's template puts first where there is none. ValueError if it is not ChatML's."""
+    """The system text that a folder's template puts first where there is none.
+
+    ValueError if the template's turns are not exactly ChatML's.
+    """
     if (path / "chat_template.jinja").exists():
         template = (path / "chat_template.jinja").read_text(encoding="utf-8")
     else:
         template = read_json(path / "tokenizer_config.json").get("chat_template") or ""
     if isinstance(template, list):  # older files: [{"name": "default", "template": "..."}, ...]
         template = {entry["name"]: entry["template"] for entry in template}.get("default", "")
-    line = r"(?:\\n|\n)"
-    join = r"""(?:['"]\s*\+\s*['"]|['"]?\s*\+\s*['"]?|\s*-?\}\}|\{\{-?\s*)?"""  # between literal and name
+    # A turn is '<|im_start|>' + m['role'] + '\n' ... or <|im_start|>{{ m.role }}\n ...: literals
+    # and names, with joints such as ' + or {{ between. Anything else there, a filter say, would
+    # make other bytes than `encode_chat`.
+    line, joint = r"(?:\\n|\n)", r"""(?:['"]?\s*\+\s*['"]?|\s*-?\}\}|\{\{-?\s*)?"""
     role, content = (rf"""\w+(?:\.{name}|\[['"]{name}['"]\])""" for name in ("role", "content"))
-    turn = join.join((r"<\|im_start\|>", role, line, content, r"<\|im_end\|>", line))
-    turns = re.search(turn, template) and re.search(rf"<\|im_start\|>assistant{line}", template)
-    if not turns or "bos_token" in template:
-        raise ValueError(f"{path}: there is no chat template, or another than that of ChatML, the only one supported")
-    found = re.search(rf"""(?s)<\|im_start\|>system{line}((?:(?!['"]\s*\+|\{{\{{|<\|im_).)*)<\|im_end\|>""", template)
-    return re.sub(r"\\(.)", lambda m: {"n": "\n"}.get(m[1], m[1]), found[1], flags=re.DOTALL) if found else None
+    turn = joint.join((r"<\|im_start\|>", role, line, content, r"<\|im_end\|>", line))
+    reply = rf"<\|im_start\|>assistant{line}"
+    if not (re.search(turn, template) and re.search(reply, template)) or "bos_token" in template:
+        raise ValueError(f"{path}: no chat template, or not ChatML's, the only one supported")
+    # The default is a literal: up to its end there is no quote with a plus, brace or control word.
+    text = r"""((?:(?!['"]\s*\+|\{\{|<\|im_).)*)"""
+    system = re.search(rf"(?s)<\|im_start\|>system{line}{text}<\|im_end\|>", template)
+    unescaped = {"n": "\n"}
+    return system and re.sub(r"(?s)\\(.)", lambda m: unescaped.get(m[1], m[1]), system[1])
 
 
 # ---------------------------------------------------------------- sampling
-PREFILL_TOKENS = 4096  # of prompts that run through the model together
+PREFILL_TOKENS = 4096  # of prompts that run through the model together, at most
+CACHE_BYTES = 2 << 30  # for keys and values on a CPU; on a GPU half of what is free
 CHECK_EVERY = 4  # decode steps between two looks at which rows have ended
-SHRINK_AT = 0.75  # share in use under which slots (once none waits) and columns of the cache are dropped
+SHRINK_AT = 0.75  # share in use under which slots (once none waits) and columns are dropped
+PACK_FROM = 1 << 18  # entries of a matrix from which packing it pays on a CPU
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One reply. logprobs: of each id, log-softmax at the temperature (T 0: at T 1) over the unmasked vocabulary."""
+    """One reply. logprobs: log-softmax at the temperature (T 0: at T 1) over the unmasked ids."""
 
     ids: tuple[int, ...]  # with the end id, if one was sampled
     logprobs: tuple[float, ...]
@@ -332,7 +383,8 @@ class Sample:
 
 
 def mix(x: Tensor) -> Tensor:
-    """A bijection of int64 that scatters its bits (Stafford's variant 13 of the murmur3 finaliser)."""
+    """A bijection of int64 that scatters bits (Stafford's variant 13 of murmur3's last step)."""
+    # The masks make the arithmetic shifts logical ones.
     x = (x ^ (x >> 30 & 0x3FFFFFFFF)) * -0x40A7B892E31B1A47
     x = (x ^ (x >> 27 & 0x1FFFFFFFFF)) * -0x6B2FB644ECCEEE15
     return x ^ (x >> 31 & 0x1FFFFFFFF)
@@ -344,25 +396,29 @@ def row_keys(seed: int, prompts: Tensor, samples: Tensor) -> Tensor:
 
 
 def uniforms(keys: Tensor, positions: Tensor) -> Tensor:
-    """Counter-based float32 uniforms in [0, 1 - 2**-23]: one per (row key, position of the token in its reply)."""
+    """float32 uniforms in [0, 1 - 2**-23], functions of row key and position in the reply alone."""
     return (mix(keys + mix(positions + 1)) >> 41 & 0x7FFFFF).float() * 2.0**-23
 
 
-def choose(logits: Tensor, u: Tensor, temperature: float, top_p: float = 1.0, top_k: int = 0) -> tuple[Tensor, Tensor]:
-    """(B, V) logits and (B,) uniforms -> ids (B,) and their log-probs (B,), by inverse CDF in float32.
+def choose(
+    logits: Tensor, u: Tensor, temperature: float, top_p: float = 1.0, top_k: int = 0
+) -> tuple[Tensor, Tensor]:
+    """(B, V) logits and (B,) uniforms -> ids (B,) and their log-probs (B,), in float32.
 
-    top_k keeps the k likeliest ids, top_p the fewest whose probability reaches it. Log-probs are over the whole row.
+    top_k keeps the k likeliest ids (0: all), top_p the fewest whose probability reaches it. The
+    log-probs are those before either.
     """
-    if temperature not in (0, 1):
+    if temperature not in (0, 1):  # less the maximum first: a tiny temperature must not overflow
         logits = (logits.float() - logits.amax(-1, keepdim=True)) / temperature
     probs = logits.softmax(-1, dtype=torch.float32)
     if temperature == 0:
         ids = probs.argmax(-1, keepdim=True)
     elif top_k or top_p < 1:
-        values, order = probs.topk(min(top_k or probs.shape[-1], probs.shape[-1]), dim=-1)
+        size = probs.shape[-1]
+        values, order = probs.topk(min(top_k or size, size), dim=-1)
         values /= values.sum(-1, keepdim=True)
-        before = values.cumsum(-1) - values
-        keep = before < top_p - 1e-6  # float32 sums of a boundary that is hit exactly land on either side of it
+        before = values.cumsum(-1) - values  # probability of all that are likelier
+        keep = before < top_p - 1e-6  # a boundary hit exactly: float32 sums fall on either side
         keep[:, 0] = True
         ids = order.gather(-1, draw(values * keep, u))
     else:
@@ -371,235 +427,325 @@ def choose(logits: Tensor, u: Tensor, temperature: float, top_p: float = 1.0, to
 
 
 def draw(weights: Tensor, u: Tensor) -> Tensor:
-    """(B, V) weights, (B,) uniforms -> (B, 1) first index whose cumulated weight exceeds u times the sum."""
+    """(B, V) weights, (B,) uniforms -> (B, 1) first index whose cumulated weight exceeds u * sum.
+
+    >>> draw(torch.tensor([[1.0, 0, 3], [1, 0, 3]]), torch.tensor([0.24, 0.25]))
+    tensor([[0],
+            [2]])
+    """
     cdf = weights.cumsum(-1)
-    return torch.searchsorted(cdf, u[:, None] * cdf[:, -1:], right=True).clamp_(max=cdf.shape[-1] - 1)
+    ids = torch.searchsorted(cdf, u[:, None] * cdf[:, -1:], right=True)
+    return ids.clamp_(max=cdf.shape[-1] - 1)
 
 
 def generate(
-    model: Qwen2, prompts: Sequence[Sequence[int]], n: int = 1, max_new_tokens: int | Sequence[int] = 256,
-    temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, eos_ids: Sequence[int] = (),
-    vocab_size: int | None = None, seed: int = 0, on_group: Callable[[int, list[Sample]], None] | None = None,
-    cache_bytes: int | None = None, slots: int | None = None, cuda_graphs: bool = False,
+    model: Qwen2, prompts: Sequence[Sequence[int]], n: int = 1,
+    max_new_tokens: int | Sequence[int] = 256, temperature: float = 1.0, top_p: float = 1.0,
+    top_k: int = 0, eos_ids: Sequence[int] = (), vocab_size: int | None = None, seed: int = 0,
+    slots: int | None = None, cuda_graphs: bool = False,
 ) -> list[list[Sample]]:
-    """n replies to each prompt. A row's ids depend on seed, prompt index and sample index alone.
+    """n replies to each prompt, in the order of the prompts. `stream` says more."""
+    whole = dict(stream(model, prompts, n, max_new_tokens, temperature, top_p, top_k, eos_ids,
+                        vocab_size, seed, slots, cuda_graphs))
+    return [whole[i] for i in range(len(prompts))]
 
-    max_new_tokens: one limit, or one per prompt. Ids from vocab_size up are never sampled. on_group(prompt index,
-    samples) is called as soon as a prompt's n samples are finished. slots: replies decoded at a time, default as many
-    as cache_bytes (default half of what is free on a GPU, else 2 GiB) hold at full length, at least one. cuda_graphs:
-    replay a step's kernels, not launch them one by one.
+
+def stream(
+    model: Qwen2, prompts: Sequence[Sequence[int]], n: int = 1,
+    max_new_tokens: int | Sequence[int] = 256, temperature: float = 1.0, top_p: float = 1.0,
+    top_k: int = 0, eos_ids: Sequence[int] = (), vocab_size: int | None = None, seed: int = 0,
+    slots: int | None = None, cuda_graphs: bool = False,
+) -> Iterator[tuple[int, list[Sample]]]:
+    """(prompt index, its n replies) of each prompt, as soon as all n have ended.
+
+    A reply depends on seed, prompt index and sample index alone, not on its company. ValueError
+    comes from the call itself; the weights have to stay as they are until the last prompt.
+
+    max_new_tokens: one limit, or one for each prompt. Ids from vocab_size up are never sampled.
+    slots: replies decoded at a time, default as many as fit. cuda_graphs: replay a step's kernels
+    instead of launching them one by one.
     """
     prompts = [list(map(int, prompt)) for prompt in prompts]
-    limits = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else list(max_new_tokens)
-    wrong = {
-        f"temperature must be a finite number >= 0, got {temperature}": not 0 <= temperature < math.inf,
-        f"top_p must be in (0, 1], got {top_p}": not 0 < top_p <= 1,
-        f"top_k must be >= 0 and n >= 1, got {top_k} and {n}": top_k < 0 or n < 1,
-        "max_new_tokens must be >= 1, for all or for each": len(limits) != len(prompts) or min(limits, default=1) < 1,
-        "a prompt is empty: there is nothing to continue": not all(map(len, prompts)),
-    }
-    if found := [message for message, is_so in wrong.items() if is_so]:
-        raise ValueError("; ".join(found))
+    if isinstance(max_new_tokens, int):
+        max_new_tokens = [max_new_tokens] * len(prompts)
+    limits = list(max_new_tokens)
+    if not 0 <= temperature < math.inf:
+        raise ValueError(f"temperature must be a finite number >= 0, got {temperature}")
+    if not 0 < top_p <= 1 or top_k < 0 or n < 1:
+        raise ValueError(f"top_p in (0, 1], top_k >= 0 and n >= 1: got {top_p}, {top_k}, {n}")
+    if len(limits) != len(prompts) or min(limits, default=1) < 1:
+        raise ValueError("max_new_tokens must be >= 1: one for all prompts, or one for each")
+    if not all(prompts):
+        raise ValueError("a prompt is empty: there is nothing to continue")
     if not prompts:
-        return []
-    results: list[list] = [[None] * n for _ in prompts]
-    c, longest = model.config, max(len(p) + limit for p, limit in zip(prompts, limits, strict=True))
-    row_bytes = longest * 2 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim * model.head.element_size()
-    slots = slots or max((cache_bytes or cache_room(model.head.device)) // row_bytes, 1)
-    with torch.inference_mode():
-        sampler = Sampler(model, *laid_out(model, vocab_size or c.vocab_size), prompts, n, limits, slots, seed,
-                          (temperature, top_p, top_k), eos_ids, cuda_graphs)
-        while sampler.waiting or any(sampler.rows):
-            sampler.refill()
-            sampler.decode(CHECK_EVERY)
-            for prompt, sample, reply in sampler.collect():
-                results[prompt][sample] = reply
-                if on_group and None not in results[prompt]:
-                    on_group(prompt, results[prompt])
-    return results
+        return iter(())
+    slots = slots or slots_that_fit(model, max(map(len, prompts)) + max(limits))
+    pick = partial(choose, temperature=temperature, top_p=top_p, top_k=top_k)
+    model = for_sampling(model, vocab_size or model.config.vocab_size)
+    return Sampler(model, prompts, n, limits, slots, seed, pick, set(eos_ids), cuda_graphs).run()
 
 
-def cache_room(device: torch.device) -> int:
-    """Bytes for keys and values where no other number is given."""
-    if device.type != "cuda":
-        return 2 << 30
-    idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return (torch.cuda.mem_get_info(device)[0] + idle) // 2
+def slots_that_fit(model: Qwen2, tokens: int) -> int:
+    """Rows of so many tokens for whose keys and values there is room, at least one."""
+    c, device, room = model.config, model.head.device, CACHE_BYTES
+    if device.type == "cuda":
+        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        room = (torch.cuda.mem_get_info(device)[0] + idle) // 2
+    values = 2 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim  # of a token
+    return max(room // (tokens * values * model.head.element_size()), 1)
 
 
-def laid_out(model: Qwen2, vocab_size: int) -> tuple[Sequence[Layer], Callable[[Tensor], Tensor]]:
-    """A model's layers, and states -> logits of the first vocab_size ids, as sampling runs them.
+class PackedLinear(nn.Module):
+    """nn.Linear with its weight laid out once as a CPU's oneDNN multiplies it, not at every call.
 
-    On a CPU they are copies that share the norms: every matrix laid out once for the CPU's library, those of q, k and v
-    as one, and what follows a product (SiLU, times, plus) done inside it.
+    The private operators are those that torch.compile puts in place of nn.Linear.
     """
-    head, layers = model.head[:vocab_size], model.model.layers
-    useful = head.device.type == "cpu" and torch.backends.mkldnn.is_available()
-    if not useful or head.dtype != torch.float32 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return layers, lambda states: F.linear(states, head)
-    linear, pack = torch.ops.mkldnn._linear_pointwise, torch.ops.mkldnn._reorder_linear_weight
 
-    def lay_out(layer: Layer) -> Layer:
-        a, m, layer = layer.self_attn, layer.mlp, copy.copy(layer)
-        wide = (a.q_proj, a.k_proj, a.v_proj)
-        qkv, bias = pack(torch.cat([x.weight for x in wide]), None), torch.cat([x.bias for x in wide])
-        o, gate, up, down = (pack(x.weight, None) for x in (a.o_proj, m.gate_proj, m.up_proj, m.down_proj))
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), None)
+        self.bias = linear.bias
 
-        layer.qkv = lambda h: linear(h, qkv, bias, "none", [], "")
-        layer.add_attention = lambda x, out: linear.binary(out, x, o, None, "add")
-        layer.add_mlp = lambda x, h: linear.binary(
-            linear.binary(h, linear(h, gate, None, "swish", [], ""), up, None, "mul"), x, down, None, "add")
-        return layer
-    return list(map(lay_out, layers)), partial(lambda w, h: linear(h, w, None, "none", [], ""), pack(head, None))
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+
+
+def for_sampling(model: Qwen2, vocab_size: int) -> Qwen2:
+    """A copy that shares the weights, with an lm_head of the first vocab_size ids alone.
+
+    On a CPU its large nn.Linear are PackedLinear.
+    """
+    shared = {id(weight): weight for weight in model.parameters()}  # deepcopy leaves these alone
+    model = copy.deepcopy(model, shared)
+    head = nn.Parameter(model.head[:vocab_size].detach(), requires_grad=False)
+    model.lm_head = nn.Linear(model.config.hidden_size, vocab_size, bias=False, device="meta")
+    model.lm_head.weight = head
+    packs = head.device.type == "cpu" and torch.backends.mkldnn.is_available()
+    if head.dtype != torch.float32:
+        packs = packs and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    for name, module in list(model.named_modules()):
+        if packs and isinstance(module, nn.Linear) and module.weight.numel() >= PACK_FROM:
+            model.set_submodule(name, PackedLinear(module))
+    return model
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The rows being decoded: S entries in each tensor, on the model's device.
+
+    They are written in place, because a CUDA graph replays a step on these very tensors. A free
+    slot is decoded as well: it is done, and its length is 0.
+    """
+
+    key: Tensor  # (S,) of the row's random stream
+    token: Tensor  # (S,) decoded next: the last one of the prompt, then the one sampled last
+    length: Tensor  # (S,) columns of the cache in use, which is the next token's column
+    count: Tensor  # (S,) ids sampled
+    limit: Tensor  # (S,) of count
+    done: Tensor  # (S,) the reply has ended
+    ids: Tensor  # (S, largest limit + 1) reply; a row that is done writes one id more
+    logprobs: Tensor  # like ids
 
 
 class Sampler:
-    """One call of `generate`: S slots with a reply each, and the key/value cache that they share.
+    """One `stream`: its rows, each a (prompt index, sample index), S of them at a time in slots.
 
-    `refill` puts waiting rows into free slots, `prefill` computes new prompts' keys and values, what they share once,
-    `decode` adds tokens to all slots, each of its own length. A row starts by decoding its prompt's last token.
+    `refill` puts waiting rows into free slots, with the keys and values of their prompts from
+    `prefill`; `decode` adds tokens to all slots; `collect` takes out what has ended.
     """
-    def __init__(self, model: Qwen2, layers: Sequence[Layer], logits_of: Callable, prompts: Sequence[Sequence[int]],
-                 n: int, limits: list[int], slots: int, seed: int, choice: tuple[float, float, int],
-                 eos_ids: Sequence[int], cuda_graphs: bool):
-        self.model, self.layers, self.logits_of, self.prompts, self.limits = model, layers, logits_of, prompts, limits
-        self.seed, self.choice, self.end_ids, self.cuda_graphs = seed, choice, set(eos_ids), cuda_graphs
-        order = sorted(range(len(prompts)), key=lambda i: (-limits[i], -len(prompts[i])))  # no long row starts last
+
+    @torch.inference_mode()
+    def __init__(
+        self, model: Qwen2, prompts: list[list[int]], n: int, limits: list[int], slots: int,
+        seed: int, pick: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], eos_ids: set[int],
+        cuda_graphs: bool,
+    ):
+        self.model, self.prompts, self.n, self.limits = model, prompts, n, limits
+        self.seed, self.pick, self.eos_ids, self.cuda_graphs = seed, pick, eos_ids, cuda_graphs
+        # No long reply starts last, and prompts that begin alike are prefilled together.
+        order = sorted(range(len(prompts)), key=lambda i: (-limits[i], prompts[i]))
         self.waiting = deque((i, s) for i in order for s in range(n))
-        self.rows: list[tuple[int, int] | None] = [None] * min(slots, len(self.waiting))  # (prompt, sample) in a slot
-        self.latest: dict[int, list[Tensor]] = {}  # what prefill found of the prompt whose other rows may still wait
-        size, c = len(self.rows), model.config
+        self.at_once = max(PREFILL_TOKENS // max(map(len, prompts)), 1)  # prompts
+        size, c = min(slots, len(self.waiting)), model.config
+        self.rows: list[tuple[int, int] | None] = [None] * size  # None: a free slot
+        self.found: dict[int, list[Tensor]] = {}  # of the next row's prompt, if it is prefilled
         with model.head.device:
-            self.ends = torch.tensor(sorted(self.end_ids), dtype=torch.int64)
-            self.done = torch.ones(size, dtype=torch.bool)
-            # Random key, token to be decoded next, columns of the prompt before its last token, columns in use, limit.
-            self.state = torch.zeros(5, size, dtype=torch.int64)
-            longest = max(limits) + 1  # one more than a reply needs: a row that has ended writes there until collected
-            self.ids, self.logprobs = torch.zeros(size, longest, dtype=torch.int64), torch.zeros(size, longest)
-            empty = torch.zeros(2, size, c.num_key_value_heads, 0, c.head_dim, dtype=model.head.dtype)
+            self.ends = torch.tensor(sorted(eos_ids), dtype=torch.int64)
+            done, ids = torch.ones(size).bool(), torch.zeros(size, max(limits) + 1)
+            self.slots = Slots(*torch.zeros(5, size).long(), done, ids.long(), ids)
+            empty = torch.zeros(2, size, c.num_key_value_heads, 0, c.head_dim).to(model.head.dtype)
         self.cache = [empty] * c.num_hidden_layers  # keys and values of each layer (2, S, K, C, D)
-        self.graph: torch.cuda.CUDAGraph | None = None  # a step on the tensors above
+        self.graph: torch.cuda.CUDAGraph | None = None  # of a step on these slots and cache
+
+    @torch.inference_mode()  # left at each yield: the caller's code does not run in it
+    def run(self) -> Iterator[tuple[int, list[Sample]]]:
+        """(prompt index, its n samples), in the order in which prompts get whole."""
+        parts: dict[int, dict[int, Sample]] = {}  # prompt -> sample index -> reply
+        while self.waiting or any(self.rows):
+            self.refill()
+            self.decode(CHECK_EVERY)
+            for prompt, sample, reply in self.collect():
+                group = parts.setdefault(prompt, {})
+                group[sample] = reply
+                if len(group) == self.n:
+                    yield prompt, [group[i] for i in range(self.n)]
 
     def refill(self) -> None:
-        """Put waiting rows into the free slots."""
-        slots, device = [i for i, row in enumerate(self.rows) if row is None][:len(self.waiting)], self.state.device
-        if not slots:
-            return
-        taken: dict[int, list[int]] = {}  # prompt -> slots; the rows of a prompt wait one after the other
-        starts = []
-        for slot in slots:
-            prompt, sample = self.rows[slot] = self.waiting.popleft()
-            taken.setdefault(prompt, []).append(slot)
-            starts.append((prompt, sample, (ids := self.prompts[prompt])[-1], len(ids) - 1, self.limits[prompt]))
-        prompt, sample, token, first, limit = torch.tensor(starts).T
-        self.state[:, slots] = torch.stack((row_keys(self.seed, prompt, sample), token, first, first, limit)).to(device)
-        self.done[slots] = False
-        self.fit(int(self.state[3].max()))
-        last, size = int(prompt[-1]), max(PREFILL_TOKENS // int(first.max() + 1), 1)
-        new = sorted(taken, key=lambda i: (i == last, i not in self.latest, self.prompts[i]))  # begun alike: together
-        for wave in (new[i:i + size] for i in range(0, len(new), size)):
-            known = self.latest | self.prefill([prompt for prompt in wave if prompt not in self.latest])
-            for prompt in wave:
-                for cache, found in zip(self.cache, known[prompt], strict=True):
-                    cache[:, taken[prompt], :, :found.shape[2]] = found[:, None]
-            self.latest = {wave[-1]: known[wave[-1]]}
+        """Put waiting rows into the free slots, those of a few prompts at a time."""
+        # Lowest first: `fit` may drop the slots that stay free, and these then stand above.
+        free = deque(slot for slot, row in enumerate(self.rows) if row is None)
+        while free and self.waiting:
+            taken: dict[int, list[int]] = {}  # prompt -> its new slots
+            while free and self.waiting and len(taken) < self.at_once:
+                slot = free.popleft()
+                prompt, _ = self.rows[slot] = self.waiting.popleft()
+                taken.setdefault(prompt, []).append(slot)
+            self.start(sum(taken.values(), []))
+            self.fit(int(self.slots.length.max()))
+            self.found |= self.prefill([prompt for prompt in taken if prompt not in self.found])
+            for prompt, slots in taken.items():
+                for cache, kv in zip(self.cache, self.found[prompt], strict=True):
+                    cache[:, slots, :, :kv.shape[2]] = kv[:, None]
+            # A prompt's rows wait one behind the other: only the next row's can be needed again.
+            again = self.waiting[0][0] if self.waiting else None
+            self.found = {prompt: kv for prompt, kv in self.found.items() if prompt == again}
+
+    def start(self, slots: list[int]) -> None:
+        """Set slots to where their rows' replies begin: at the last token of the prompt."""
+        s, rows = self.slots, [self.rows[slot] for slot in slots]
+        ids = [self.prompts[prompt] for prompt, _ in rows]
+        with s.key.device:
+            s.key[slots] = row_keys(self.seed, *torch.tensor(rows).T)
+            s.token[slots] = torch.tensor([x[-1] for x in ids])
+            s.length[slots] = torch.tensor([len(x) - 1 for x in ids])
+            s.limit[slots] = torch.tensor([self.limits[prompt] for prompt, _ in rows])
+        s.count[slots], s.done[slots] = 0, False
 
     def prefill(self, prompts: list[int]) -> dict[int, list[Tensor]]:
-        """Keys and values (2, K, T, D) of each layer, for each prompt less its last token. All run as one row."""
-        ids, found = [self.prompts[prompt][:-1] for prompt in prompts], {prompt: [] for prompt in prompts}
-        counts, device = list(map(len, ids)), self.state.device
-        tree: dict[tuple[int, int], int] = {}  # (place of the id before, id) -> place in the row: once if begun alike
-        places, firsts = [], []  # place of each token of all prompts, and for each place the first of these tokens
-        for prompt in ids:
-            place = -1
-            for token in prompt:
-                place = tree.setdefault((place, token), len(tree))
-                firsts += [len(places)] if place == len(firsts) else []
-                places.append(place)
-        row, places, firsts = (torch.tensor(x).long().to(device) for x in ([i for _, i in tree], places, firsts))
+        """Keys and values (2, K, T, D) of each layer, for each prompt less its last token.
+
+        All run as one row, in which what they begin with in common stands once.
+        """
+        ids, positions, places = merged([self.prompts[prompt][:-1] for prompt in prompts])
+        ids, positions, *places = (
+            torch.tensor(x, dtype=torch.int64, device=self.slots.key.device)
+            for x in (ids, positions, *places))
+        found = {prompt: [] for prompt in prompts}
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            parts = list(zip(*(x[:, places].split(counts, 1) for x in (q, k, v)), strict=True))
-            for prompt, (_, keys, values) in zip(prompts, parts, strict=True):
+            out = torch.empty_like(q)
+            for prompt, at in zip(prompts, places, strict=True):  # each sees itself alone
+                keys, values = k[:, at], v[:, at]
                 found[prompt].append(torch.cat((keys, values)).transpose(1, 2))
-            out = [attention(layer, *part) if part[0].numel() else part[0] for part in parts]
-            return torch.cat(out, 1)[:, firsts]
+                if len(at):  # tokens in common are written again, with the same values
+                    out[:, at] = attention(layer, q[:, at], keys, values)
+            return out
+
         if prompts:
-            positions = torch.cat([torch.arange(n, device=device) for n in counts])[firsts]
-            self.model.hidden(row[None], positions[None], attend, layers=self.layers)
+            self.model.hidden(ids[None], positions[None], attend)
         return found
 
     def decode(self, steps: int) -> None:
         """A few tokens more for every slot, without looking whether a row ends."""
-        self.fit(int(self.state[3].max()) + steps)
+        self.fit(int(self.slots.length.max()) + steps)
         for _ in range(steps):
-            (self.graph.replay if self.graph else self.step)()
-            if self.cuda_graphs and not self.graph:
+            if self.graph:
+                self.graph.replay()
+                continue
+            self.step()
+            if self.cuda_graphs:
                 self.graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(self.graph):  # recorded, not run
                     self.step()
 
     def step(self) -> None:
-        """One token for every slot. Tensors only: nothing here waits for the device or asks about a row."""
-        key, token, first, length, limit = self.state
-        slots, columns = (torch.arange(n, device=length.device) for n in self.cache[0].shape[1:4:2])
-        bias = torch.where(columns > length[:, None], -torch.inf, 0.0).to(self.cache[0].dtype)[:, None, None]
+        """One token for every slot. Nothing here waits for the device or asks about a row."""
+        s = self.slots
+        slots = torch.arange(len(s.key), device=s.key.device)
+        bias = column_bias(s.length, self.cache[0].shape[3], self.cache[0].dtype)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self.cache[layer]
-            keys[slots, :, length], values[slots, :, length] = k[:, 0], v[:, 0]
+            keys, values = self.cache[layer]  # (S, K, C, D)
+            keys[slots, :, s.length], values[slots, :, s.length] = k[:, 0], v[:, 0]
             return cached_attention(q, keys, values, bias)
 
-        states = self.model.hidden(token[:, None], length[:, None], attend, layers=self.layers)
-        count = length - first
-        at_once = 16 if count.device.type == "cpu" else len(count)  # so few that their probabilities fit a CPU's cache
-        parts = zip(*(x.split(at_once) for x in (self.logits_of(states[:, 0]), uniforms(key, count))), strict=True)
-        ids, logprobs = map(torch.cat, zip(*(choose(*part, *self.choice) for part in parts), strict=True))
-        token.copy_(ids)
-        self.ids[slots, count], self.logprobs[slots, count] = ids, logprobs
-        length += ~self.done
-        self.done |= (ids[:, None] == self.ends).any(1) | (length - first >= limit)
+        states = self.model.hidden(s.token[:, None], s.length[:, None], attend)[:, 0]
+        ids, logprobs = self.pick(self.model.lm_head(states), uniforms(s.key, s.count))
+        s.token.copy_(ids)
+        s.ids[slots, s.count], s.logprobs[slots, s.count] = ids, logprobs
+        for number in (s.length, s.count):  # a row that is done stays where it is until collected
+            number.add_(~s.done)
+        s.done.logical_or_((ids[:, None] == self.ends).any(1) | (s.count >= s.limit))
 
     def collect(self) -> Iterator[tuple[int, int, Sample]]:
         """(prompt, sample, reply) of every row that has ended, whose slot becomes free."""
-        done = self.done.tolist()
+        s, done = self.slots, self.slots.done.tolist()
         ended = [slot for slot, row in enumerate(self.rows) if row and done[slot]]
-        counts = (self.state[3, ended] - self.state[2, ended]).tolist()
-        found = zip(ended, counts, self.ids[ended].tolist(), self.logprobs[ended].tolist(), strict=True)
-        self.state[2:4, ended] = 0
-        for slot, count, ids, logprobs in found:
-            row, self.rows[slot] = self.rows[slot], None
-            if not all(map(math.isfinite, logprobs[:count])):
-                raise ValueError(f"the model's logits for prompt {row[0]} are not finite")
-            yield *row, Sample(tuple(ids[:count]), tuple(logprobs[:count]), ids[count - 1] in self.end_ids)
+        parts = (s.count[ended].tolist(), s.ids[ended].tolist(), s.logprobs[ended].tolist())
+        s.length[ended] = s.count[ended] = 0  # a free slot asks for no columns
+        for slot, count, ids, logprobs in zip(ended, *parts, strict=True):
+            (prompt, sample), self.rows[slot] = self.rows[slot], None
+            ids, logprobs = tuple(ids[:count]), tuple(logprobs[:count])
+            if not all(map(math.isfinite, logprobs)):
+                raise ValueError(f"the model's logits for prompt {prompt} are not finite")
+            yield prompt, sample, Sample(ids, logprobs, ids[-1] in self.eos_ids)
 
     def fit(self, columns: int) -> None:
-        """Fit the cache to rows of this length, in blocks, and drop slots that stay free: a step pays for all of it."""
+        """Fit the cache to the rows, as a step pays for all of it.
+
+        Columns come in blocks, and slots that stay free are dropped.
+        """
         live = [slot for slot, row in enumerate(self.rows) if row]
         if not self.waiting and len(live) <= len(self.rows) * SHRINK_AT:
-            self.graph, self.rows, self.state = None, [self.rows[slot] for slot in live], self.state[:, live]
-            self.done, self.ids, self.logprobs = self.done[live], self.ids[live], self.logprobs[live]
-            for i, cache in enumerate(self.cache):  # one after the other: never the whole cache twice
+            self.graph, self.rows = None, [self.rows[slot] for slot in live]
+            self.slots = Slots(*(entries[live] for entries in vars(self.slots).values()))
+            for i, cache in enumerate(self.cache):  # one by one: never the whole cache twice
                 self.cache[i] = cache[:, live]
         block, old = 256 if self.cuda_graphs else 32, self.cache[0].shape[3]
-        new = -(-columns // block) * block
+        new = math.ceil(columns / block) * block
         if new > old or new < old * SHRINK_AT:
             self.graph = None
-            for i, cache in enumerate(self.cache):  # zeros, because what a mask hides is still multiplied, by 0
+            for i, cache in enumerate(self.cache):  # zeros: what the bias hides is still times 0
                 self.cache[i] = F.pad(cache, (0, 0, 0, new - old))
 
 
+def merged(prompts: list[list[int]]) -> tuple[list[int], list[int], list[list[int]]]:
+    """Prompts laid into one row, in which what they begin with in common stands once.
+
+    Returns the id and the position at each place of the row, and the places of each prompt.
+
+    >>> merged([[5, 6, 7], [5, 6, 8], [6]])
+    ([5, 6, 7, 8, 6], [0, 1, 2, 2, 0], [[0, 1, 2], [0, 1, 3], [4]])
+    """
+    place_of: dict[tuple[int, int], int] = {}  # (place of the id before, id) -> place
+    positions, places = [], []
+    for prompt in prompts:
+        place, path = -1, []
+        for position, token in enumerate(prompt):
+            place = place_of.setdefault((place, token), len(place_of))
+            if place == len(positions):  # a new one
+                positions.append(position)
+            path.append(place)
+        places.append(path)
+    return [token for _, token in place_of], positions, places
+
+
+def column_bias(length: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
+    """(S,) lengths -> (S, 1, 1, C) for attention's scores: a row sees columns 0 to its length.
+
+    >>> column_bias(torch.tensor([2, 0]), 4, torch.float32)[:, 0, 0]
+    tensor([[0., 0., 0., -inf],
+            [0., -inf, -inf, -inf]])
+    """
+    unseen = torch.arange(columns, device=length.device) > length[:, None]
+    return torch.where(unseen, -torch.inf, 0.0).to(dtype)[:, None, None]
+
+
 def cached_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """One query per row: q (S, 1, H, D), k and v (S, K, C, D), bias (S, 1, 1, C) -> (S, 1, H, D)."""
-    q = q[:, 0].unflatten(1, (k.shape[1], -1))  # (S, K, H/K, D): heads that share keys, beside each other as queries
-    if q.is_cuda:
-        out = F.scaled_dot_product_attention(q, k, v, bias.expand(-1, k.shape[1], q.shape[2], -1))
-    else:
-        out = (q * q.shape[-1] ** -0.5 @ k.transpose(2, 3) + bias).softmax(-1) @ v
-    return out.flatten(1, 2)[:, None]
+    """One query per row: q (S, 1, H, D), k and v (S, K, C, D), bias (S, 1, 1, C) -> (S, 1, H, D).
 
-
-def stream(model, prompts, cuda_graphs=False, **kw):
-    found = []
-    generate(model, prompts, on_group=lambda i, s: found.append((i, s)), cuda_graphs=cuda_graphs, **kw)
-    yield from found
+    The H / K heads that share keys stand as queries of one head: no kernel copies the keys.
+    """
+    q = q[:, 0].unflatten(1, (k.shape[1], -1))  # (S, K, H / K, D)
+    bias = bias.expand(-1, k.shape[1], q.shape[2], -1)
+    return F.scaled_dot_product_attention(q, k, v, bias).flatten(1, 2)[:, None]

@@ -163,18 +163,33 @@ GUARDS = [
     ),
     Guard(
         "end-token mask: a reply stops at every end id", "model.py",
-        "self.done |= (ids[:, None] == self.ends).any(1) | (", "self.done |= (ids == self.ends[0]) | (",
+        "(ids[:, None] == self.ends).any(1)", "(ids == self.ends[0])",
         ("tests/test_model.py::test_ids_equal_a_sampler_without_cache_on_the_same_uniforms",),
     ),
     Guard(
         "masked padding ids: rows beyond the tokenizer are never sampled", "model.py",
-        "laid_out(model, vocab_size or c.vocab_size)", "laid_out(model, c.vocab_size)",
+        "for_sampling(model, vocab_size or", "for_sampling(model,",
         ("tests/test_model.py::test_padding_rows_of_the_vocabulary_are_never_sampled",),
     ),
     Guard(
         "top-p: the id that reaches it is the last", "model.py",
         "keep = before < top_p - 1e-6", "keep = before < top_p + 1e-6",
         ("tests/test_model.py::test_top_p_keeps_the_fewest_ids_that_reach_it",),
+    ),
+    Guard(
+        "stream: the caller's code does not run in inference mode", "model.py",
+        """    @torch.inference_mode()  # left at each yield: the caller's code does not run in it
+    def run(self) -> Iterator[tuple[int, list[Sample]]]:
+""",
+        """    def run(self) -> Iterator[tuple[int, list[Sample]]]:
+        torch.inference_mode().__enter__()
+""",
+        ("tests/test_model.py::test_a_prompt_is_yielded_as_soon_as_it_is_whole",),
+    ),
+    Guard(
+        "stream: arguments are checked by the call", "model.py",
+        "    if not all(prompts):\n        raise ValueError(", "    if not all(prompts):\n        iter(",
+        ("tests/test_model.py::test_arguments_out_of_range_are_named_by_the_call_itself",),
     ),
     Guard(
         "sample std: n - 1", "grpo.py",

@@ -12,7 +12,19 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from tokenizers import Tokenizer as FastTokenizer
 
 import model as model_module
-from model import Config, Qwen2, Sampler, Tokenizer, choose, generate, row_keys, uniforms
+from model import (
+    Config,
+    PackedLinear,
+    Qwen2,
+    Sampler,
+    Tokenizer,
+    choose,
+    for_sampling,
+    generate,
+    row_keys,
+    stream,
+    uniforms,
+)
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -197,7 +209,9 @@ def test_the_cache_follows_the_memory_budget_and_the_need(monkeypatch):
     monkeypatch.setattr(Sampler, "fit", watched)
     model = tiny()
     per_token = 2 * 2 * 2 * 8 * 4  # k and v, layers, kv heads, head size, float32
-    generate(model, ragged(6, 8), 2, 40, cache_bytes=3 * 48 * per_token + 5)
+    prompts = ragged(6, 8)
+    monkeypatch.setattr("model.CACHE_BYTES", 3 * (40 + max(map(len, prompts))) * per_token + 5)
+    generate(model, prompts, 2, 40)
     assert max(rows for rows, _ in sizes) == 3
     sizes.clear()
     generate(model, [[1, 2, 3]], 2, 5000, eos_ids=range(97))  # every id ends: the rows need four columns
@@ -219,11 +233,50 @@ def test_padding_rows_of_the_vocabulary_are_never_sampled():
     assert sample.logprobs == pytest.approx(want.tolist(), abs=1e-4)
 
 
-def test_groups_stream_as_soon_as_they_are_complete():
-    seen, limits = [], [40, 2, 20, 5]
-    found = generate(tiny(), ragged(4, 6), 3, limits, slots=12, on_group=lambda i, group: seen.append((i, group)))
-    assert [i for i, _ in seen] == [1, 3, 2, 0]
-    assert all(found[i] == group for i, group in seen)
+def test_a_prompt_is_yielded_as_soon_as_it_is_whole(monkeypatch):
+    """Programs run while others are still sampled: that needs each prompt before the last is done.
+
+    The caller's own code runs between two prompts, and must find torch as it left it.
+    """
+    steps, step = [], Sampler.step
+    monkeypatch.setattr(Sampler, "step", lambda self: steps.append(1) or step(self))
+    model, prompts, limits, seen = tiny(), ragged(4, 6), [40, 2, 20, 5], []
+    for prompt, group in stream(model, prompts, 3, limits, slots=12):
+        assert [len(sample.ids) for sample in group] == [limits[prompt]] * 3
+        seen.append((prompt, len(steps), group))
+        assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
+        assert model(torch.tensor([prompts[prompt]])).requires_grad
+    assert [prompt for prompt, _, _ in seen] == [1, 3, 2, 0]
+    for prompt, taken, _ in seen:
+        assert limits[prompt] <= taken < limits[prompt] + model_module.CHECK_EVERY
+    groups = {prompt: group for prompt, _, group in seen}
+    assert generate(model, prompts, 3, limits, slots=12) == [groups[i] for i in range(4)]
+
+
+def test_a_stream_that_is_left_early_harms_nothing():
+    model, prompts = tiny(), ragged(4, 6)
+    want = generate(model, prompts, 2, 9)
+    for prompt, group in stream(model, prompts, 2, [9, 1, 9, 9]):
+        assert prompt == 1 and len(group) == 2
+        break
+    assert not torch.is_inference_mode_enabled()
+    assert generate(model, prompts, 2, 9) == want
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this CPU packs no matrices")
+def test_packed_matrices_sample_the_same(monkeypatch):
+    """Toy matrices are too small to be packed; here all are, and the model itself stays plain."""
+    model, prompts = tiny(tie_word_embeddings=False), [*ragged(5, 12), [7]]
+    want = generate(model, prompts, 3, 9, vocab_size=90)
+    monkeypatch.setattr("model.PACK_FROM", 0)
+    packed = for_sampling(model, 90)
+    kinds = [type(m) for m in packed.modules() if isinstance(m, torch.nn.Linear | PackedLinear)]
+    assert kinds == [PackedLinear] * (2 * 7 + 1)
+    assert packed.model.embed_tokens.weight is model.model.embed_tokens.weight
+    assert not any(isinstance(m, PackedLinear) for m in model.modules())
+    found = generate(model, prompts, 3, 9, vocab_size=90)
+    for one, other in zip(sum(want, []), sum(found, []), strict=True):
+        assert one.ids == other.ids and one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
 def test_two_runs_are_bit_identical_and_seeds_differ():
@@ -254,9 +307,10 @@ def test_bfloat16_samples_too():
     ({"temperature": -0.1}, "temperature"), ({"temperature": float("nan")}, "temperature"), ({"top_p": 0.0}, "top_p"),
     ({"top_k": -1}, "top_k"), ({"n": 0}, "n >= 1"), ({"max_new_tokens": 0}, "max_new_tokens"),
     ({"max_new_tokens": [3, 3]}, "max_new_tokens"), ({"prompts": [[]]}, "empty")])
-def test_arguments_out_of_range_are_named(arguments, words):
+def test_arguments_out_of_range_are_named_by_the_call_itself(arguments, words):
+    """Not at the first prompt that is asked for, where the traceback shows another place."""
     with pytest.raises(ValueError, match=words):
-        generate(**{"model": tiny(), "prompts": [[1]]} | arguments)
+        stream(**{"model": tiny(), "prompts": [[1]]} | arguments)
 
 
 def test_logits_that_are_not_finite_are_an_error_not_a_token():
@@ -268,7 +322,7 @@ def test_logits_that_are_not_finite_are_an_error_not_a_token():
 
 
 def test_no_prompts_no_samples():
-    assert generate(tiny(), []) == []
+    assert generate(tiny(), []) == [] == list(stream(tiny(), []))
 
 
 # ---------------------------------------------------------------- checkpoints
@@ -323,7 +377,7 @@ def test_shards_are_read_and_a_missing_one_is_named(tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shard_of}))
     assert torch.equal(Qwen2.from_pretrained(tmp_path)(torch.arange(5)[None]), model(torch.arange(5)[None]))
     (tmp_path / "model-00002-of-00002.safetensors").unlink()
-    with pytest.raises(ValueError, match="model-00002-of-00002.safetensors is missing.*model.layers"):
+    with pytest.raises(ValueError, match="model-00002-of-00002.safetensors is missing"):
         Qwen2.from_pretrained(tmp_path)
 
 
@@ -561,7 +615,9 @@ def test_chats_without_messages_or_with_other_roles_are_refused(tmp_path):
 
 
 def test_examples_in_docstrings():
-    assert doctest.testmod(model_module).failed == 0
+    """Each index construction has one: a place of the prefill tree, a column, a draw, a turn."""
+    found = doctest.testmod(model_module)
+    assert found.failed == 0 and found.attempted == 4
 
 
 # ---------------------------------------------------------------- GPU
