@@ -39,22 +39,10 @@ import run
 from asserts import Test, holds, parse_assert, relabel
 from grpo import Group, UpdateStats, group_advantages
 from mistake_book import MistakeBook
-from model import Config as ModelConfig
-from model import Qwen2, Sample, Tokenizer, read_json, stream
-from sandbox import Sandbox, SandboxError, Status
-from tasks import (
-    Question,
-    Test,
-    call_key,
-    coder_messages,
-    extract_tests,
-    holds,
-    load_questions,
-    make_solution,
-    parse_assert,
-    relabel,
-    tester_messages,
-)
+from model import Sample, stream
+from run import Clock, Config, Player, Run
+from sandbox import Sandbox, Status, Truth
+from tasks import Question, coder_messages, extract_tests, make_solution, tester_messages
 
 FAILED = (Status.FAIL, Status.ERROR, Status.TIMEOUT)  # a test that never ran is not among them
 
@@ -77,17 +65,17 @@ def derive_seed(*parts: int) -> int:
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)
 
 
-def sample(player: Player, prompts: list[list[int]], n: int, limit: int, cfg: Config, step: int, role: int,
-           on_group: Callable[[int, list[Sample]], None] = lambda index, samples: None) -> list[list[Sample]]:
-    """n samples for every prompt; on_group hears of each prompt as soon as its n samples are there."""
-    groups, label = [[] for _ in prompts], ("programs", "suites")[role]
-    whole = stream(player.policy.model, prompts, n=n, max_new_tokens=limit, temperature=cfg.temperature,
-                   top_p=cfg.top_p, eos_ids=player.tokenizer.eos_ids, vocab_size=len(player.tokenizer),
-                   seed=derive_seed(cfg.seed, step, role), cuda_graphs=cfg.cuda_graphs and cfg.device != "cpu")
-    for index, samples in tqdm(whole, label, len(prompts), unit="prompt", leave=False, disable=None):
-        groups[index] = samples
-        on_group(index, samples)
-    return groups
+def sample(player: Player, prompts: list[list[int]], n: int, limit: int, cfg: Config, step: int,
+           role: int) -> Iterator[tuple[int, list[Sample]]]:  # fmt: skip
+    """(prompt number, n samples) of every prompt, as soon as its n samples are there."""
+    found = stream(
+        player.policy.model, prompts, n=n, max_new_tokens=limit, temperature=cfg.temperature,
+        top_p=cfg.top_p, eos_ids=player.tokenizer.eos_ids, vocab_size=len(player.tokenizer),
+        seed=derive_seed(cfg.seed, step, role),
+        cuda_graphs=cfg.cuda_graphs and cfg.device != "cpu",
+    )  # fmt: skip
+    label = ("programs", "suites")[role]
+    return tqdm(found, label, len(prompts), unit="prompt", leave=False, disable=None)
 
 
 def sample_programs(coder: Player, batch: list[Question], cfg: Config, step: int) -> list[Replies]:

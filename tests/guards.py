@@ -325,7 +325,7 @@ GUARDS = [
     ),
     Guard(
         "arguments like the default are left out", "sandbox.py",
-        "    while positions and same_argument(*positions[-1]):\n        positions.pop()\n", "",
+        "        while positions and same_argument(*positions[-1]):", "        while False:",
         (
             "tests/test_sandbox.py::test_the_ground_truth_binds_the_arguments_of_a_call",
             "tests/test_codea1.py::test_a_right_program_need_not_have_the_references_names_and_defaults",
@@ -344,7 +344,7 @@ GUARDS = [
     ),
     Guard(
         "the items of a reply are counted before it is decoded", "sandbox.py",
-        '            raise ValueError("too many items")', "            pass",
+        "    if jail.weight(data) > MAX_ITEMS:", "    if False:",
         ("tests/test_sandbox.py::test_a_reply_of_too_many_items_is_not_decoded",),
     ),
     Guard(
