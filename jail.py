@@ -22,7 +22,8 @@ Layers, and what holds without them (`python sandbox.py` says which there are on
 - without the mount namespace, as in a plain container: the folder lies on disk, and its size is
   looked at only as often as the clock is; modes, owners, times and attributes of files cannot be
   changed at all; the times of last access of library files can be seen to change.
-- without the mount namespace and Landlock: files are protected by their permissions alone.
+- without the mount namespace and Landlock: what the user may read, a program reads; it writes no
+  file at all.
 - without the user namespace: threads are counted with those of the whole user, up to 4,096 more.
 - without the pid namespace: processes of the machine can be seen, not touched.
 - without seccomp: what it refuses hangs on the other layers; locks, leases and attributes can

@@ -309,6 +309,28 @@ def test_a_reply_of_too_many_items_is_not_decoded():
     assert sandbox.value(sandbox.VALUE + b"[" + b",".join([b"1"] * 1_900_000) + b"]").ok
 
 
+GROUPS = {  # what is in the files of control groups -> cores that may be used of eight
+    "none": ({}, 8),
+    "no quota": ({"/proc/self/cgroup": ["0::/a/b"], "/sys/fs/cgroup/a/b/cpu.max": ["max 100000"]}, 8),
+    "version 2": ({"/proc/self/cgroup": ["0::/a/b"], "/sys/fs/cgroup/a/b/cpu.max": ["250000 100000"]}, 3),
+    "a group around it": ({"/proc/self/cgroup": ["0::/a/b"], "/sys/fs/cgroup/a/cpu.max": ["50000 100000"]}, 1),
+    "version 1": ({"/proc/self/cgroup": ["4:cpu,cpuacct:/x", "1:name=systemd:/x"],
+                   "/sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_quota_us": ["200000"],
+                   "/sys/fs/cgroup/cpu,cpuacct/x/cpu.cfs_period_us": ["100000"]}, 2),
+    "version 1 without a quota": ({"/proc/self/cgroup": ["4:cpu:/"], "/sys/fs/cgroup/cpu/cpu.cfs_quota_us": ["-1"],
+                                   "/sys/fs/cgroup/cpu/cpu.cfs_period_us": ["100000"]}, 8),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_there_are_as_many_workers_as_the_quota_of_the_machine_gives_cores(name, monkeypatch):
+    """Eight workers on the two cores that a container had took turns, and honest programs ran out of time."""
+    files, cores = GROUPS[name]
+    monkeypatch.setattr(sandbox, "read_lines", lambda path: files.get(str(path), []))
+    monkeypatch.setattr(sandbox.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    assert sandbox.usable_cores() == cores
+
+
 def test_limits_of_a_benchmark_are_wall_limits(box):
     program = "import time\ndef f(x):\n    time.sleep(x)\n    return x\n"
     calls = ["f(0.1)", "f(0.3)", "f(0.4)", "f(0)"]
