@@ -7,6 +7,7 @@ know it. What the attacks aim at (a file, a listener, a process) belongs to the 
 disk bombs end at the limits of the sandbox.
 """
 
+import json
 import os
 import random
 import socket
@@ -476,6 +477,25 @@ def f():
             pass
     return 0
 
+## expected: they stand in the memory of the trainer, which the same user may open
+import glob, re
+def f():
+    for path in glob.glob("/proc/[0-9]*/maps"):
+        try:
+            maps, memory = open(path).read(), open(path[:-4] + "mem", "rb")
+        except OSError:
+            continue
+        for line in maps.splitlines():
+            start, end = [int(x, 16) for x in line.split()[0].split("-")]
+            if " rw-p" in line and end - start < 1 << 27:
+                try:
+                    memory.seek(start)
+                    found = re.search(rb"assert f\\(\\) == (\\d{7})", memory.read(end - start))
+                except (OSError, ValueError):
+                    continue
+                if found:
+                    return int(found[1])
+
 ## timeouts: the limit arrives as an exception that the program swallows
 def f():
     while True:
@@ -587,23 +607,23 @@ import os
 def f():
     os.setxattr({file!r}, "user.x", b"1")
 
-## files: what the trainer can read, a program can answer with
+## reading: what the trainer can read, a program can answer with
 def f():
     return open({file!r}).read()
 
-## files: it is read through a symbolic link in the program's own folder
+## reading: it is read through a symbolic link in the program's own folder
 import os
 def f():
     os.symlink({file!r}, "link")
     return open("link").read()
 
-## files: a hard link carries it into the program's own folder
+## reading: a hard link carries it into the program's own folder
 import os
 def f():
     os.link({file!r}, "link")
     return open("link").read()
 
-## files: the file is reached through /proc, around every rule for paths
+## reading: the file is reached through /proc, around every rule for paths
 import glob
 def f():
     for root in glob.glob("/proc/*/root") + ["/proc/1/root", "/proc/self/root"]:
@@ -618,16 +638,16 @@ import os
 def f():
     os.mkdir({file!r} + ".d")
 
-## files: names of runs and of people are read
+## reading: names of runs and of people are read
 import os
 def f():
     return os.listdir(os.path.dirname({file!r}))
 
-## files: the users of the machine are read
+## reading: the users of the machine are read
 def f():
     return open("/etc/passwd").read()
 
-## files: keys and tokens in the home folder are read
+## reading: keys and tokens in the home folder are read
 import os
 def f():
     return os.listdir("/root") or os.listdir("/home")
@@ -658,7 +678,7 @@ import site
 def f():
     open(site.getsitepackages()[0] + "/codea1_left.py", "w").write("x = 1")
 
-## files: the questions that come with the package are read, answers and all
+## reading: the questions that come with the package are read, answers and all
 import os
 def f():
     return os.listdir({root!r} + "/tiny")
@@ -668,7 +688,7 @@ import os, stat
 def f():
     os.mknod("disk", 0o600 | stat.S_IFBLK, os.makedev(254, 0))
 
-## files: the memory of the machine is read, the trainer's with it
+## reading: the memory of the machine is read, the trainer's with it
 def f():
     return open("/dev/mem", "rb").read(1)
 
@@ -684,6 +704,17 @@ import os
 def f():
     os.mkdir("d")
     os.chroot("d")
+
+## files: the disk is full of files that are deleted, but still open or mapped
+import mmap, os, time
+def f():
+    kept = []
+    for number in range(24):
+        fd = os.open("x", os.O_RDWR | os.O_CREAT)
+        os.unlink("x")
+        kept.append(mmap.mmap(fd, os.write(fd, bytes(4 << 20))))
+        os.close(fd)
+    time.sleep(0.5)
 
 ## network: the program sends what it has read to another machine
 import socket
@@ -918,6 +949,33 @@ def f():
 def f():
     for i in range(10_000):
         open(str(i), "wb").write(bytes(1 << 20))
+
+## memory: a table of descriptors for each thread holds a hundred times as many full pipes
+import ctypes
+def f():
+    if ctypes.CDLL(None).syscall(436, 1 << 30, 1 << 30, 2) == -1:
+        raise OSError
+
+## memory: another user has no limit of threads, and root is one
+import os
+def f():
+    os.setresuid(os.geteuid(), -1, -1)
+
+## memory: pages far from each other take a table each, which no limit counts
+import ctypes
+def f():
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_size_t] * 6
+    if libc.mmap(1 << 40, 4096, 3, 0x100022, 2**64 - 1, 0) == 2**64 - 1:
+        raise OSError
+
+## memory: timers and signals that wait are memory of the kernel's
+import ctypes, platform
+def f():
+    timer, number = ctypes.c_long(), 222 if platform.machine() == "x86_64" else 107
+    for _ in range(3000):
+        if ctypes.CDLL(None).syscall(number, 1, None, ctypes.byref(timer)) == -1:
+            raise OSError
 
 ## memory: a hundred thousand threads take all the process numbers of the machine
 import threading, time
@@ -1296,6 +1354,16 @@ def test_hostile_data_is_malformed_or_harmless(data):
     assert sandbox.status(jail.VALUE + data, Test("f()", "3")) is not Status.PASS
 
 
+def seconds(work, *args):
+    """CPU time of a piece of work, in what a million numbers show to be a second of a machine that
+    does nothing else: a busy one's seconds are shorter."""
+    start = time.process_time()
+    json.loads(b"[" + b"1.5," * 1_000_000 + b"1]")
+    middle = time.process_time()
+    work(*args)
+    return (time.process_time() - middle) / (middle - start) / 3.5
+
+
 @pytest.mark.parametrize("piece", [
     b"5e-324", b"1.234567890123456e-300", b"[]", b'""', b'",,,"', b'{"tuple":[]}', b'{"set":[]}',
     b'{"int":"1"}', b'{"opaque":""}', b'{"items":["",[]]}', b'{"complex":[1,2]}',
@@ -1306,12 +1374,11 @@ def test_the_largest_reply_of_each_kind_is_read_within_a_second(piece):
     number weighs more; what weighs more than an honest value may is not read at all."""
     room = jail.MAX_REPLY // (len(piece) + 1), jail.MAX_ITEMS // jail.weight(piece + b",") - 1
     reply = jail.VALUE + b"[" + b",".join([piece] * min(room)) + b"]"
-    start = time.process_time()
     assert sandbox.value(reply).ok
-    assert time.process_time() - start < 2.5  # 1 where nothing else runs
-    start = time.process_time()
-    assert sandbox.value(reply[:-1] + b"," + reply[2:] * 3).error == "malformed"
-    assert time.process_time() - start < 0.5
+    assert seconds(sandbox.value, reply) < 1.5
+    more = reply[:-1] + b"," + reply[2:] * 3
+    assert sandbox.value(more).error == "malformed"
+    assert seconds(sandbox.value, more) < 0.3
 
 
 @pytest.mark.parametrize("data", [
@@ -1322,9 +1389,7 @@ def test_the_largest_reply_of_each_kind_is_read_within_a_second(piece):
 ], ids=["open text", "text", "low bits", "one hash", "digits", "hexadecimal", "bytes"])  # fmt: skip
 def test_no_odd_reply_holds_the_trainer_for_a_second(data):
     """A text of escaped quotes that never ends, looked through by a pattern, took hours."""
-    start = time.process_time()
-    sandbox.value(jail.VALUE + data)
-    assert time.process_time() - start < 1.5
+    assert seconds(sandbox.value, jail.VALUE + data) < 1.5
 
 
 def test_a_reply_is_read_once_for_all_tests_of_its_call(monkeypatch):
@@ -1523,6 +1588,38 @@ def f():
     db.execute('insert into t values (1)')
     db.commit()
     return db.execute('select a from t').fetchall()
+
+## 0o600
+import os
+def f():
+    open('mine', 'w').close()
+    os.chmod('mine', 0o600)
+    return os.stat('mine').st_mode & 0o777
+
+## 5_000_000
+import os
+def f():
+    with open('large', 'wb') as file:
+        file.write(bytes(5_000_000))
+    return os.path.getsize('large')
+
+## 'new'
+import os
+def f():
+    with open('part', 'w') as file:
+        file.write('new')
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace('part', 'whole')
+    return open('whole').read()
+
+## [10]
+import signal
+def f():
+    got = []
+    signal.signal(signal.SIGUSR1, lambda number, frame: got.append(number))
+    signal.raise_signal(signal.SIGUSR1)
+    return got
 
 ## ''
 import sys
@@ -1753,3 +1850,142 @@ def test_no_honest_program_fails(roomy):
               for (program, expected), (value,) in zip(HONEST, got, strict=True)
               if not (value.ok and tasks.equal(value.value, eval(expected)))]  # fmt: skip
     assert not failed and len(HONEST) >= 40
+
+
+# ---- values in the types of libraries, and objects that lie ----
+
+NUMPY = "import numpy as np\n"
+POINT = "from typing import NamedTuple\nclass Point(NamedTuple):\n    x: int\n    y: int\n"
+ENUM = "import enum\nclass Colour({base}, enum.Enum):\n    A = {value!r}\n"
+
+
+@pytest.mark.parametrize("program, expression, expected", [
+    (NUMPY, "np.int64(3)", 3), (NUMPY, "np.uint8(3)", 3), (NUMPY, "np.float64(0.5)", 0.5),
+    (NUMPY, "np.float32(0.5)", 0.5), (NUMPY, "np.bool_(True)", True), (NUMPY, "np.str_('a')", "a"),
+    (NUMPY, "np.complex128(1j)", 1j), (NUMPY, "np.bytes_(b'a')", b"a"),
+    (NUMPY, "[np.int64(1), (np.float64(2.0), {np.str_('k'): np.bool_(False)})]",
+     [1, (2.0, {"k": False})]),
+    (NUMPY, "list(np.arange(3))", [0, 1, 2]), (NUMPY, "{np.int64(1): 1}", {1: 1}),
+    (NUMPY, "np.array([1, 2]).tolist()", [1, 2]),
+    (POINT, "Point(1, 2)", (1, 2)), (POINT, "[Point(1, 2)]", [(1, 2)]),
+    (POINT, "{Point(1, 2): [Point(3, 4)]}", {(1, 2): [(3, 4)]}),
+    (ENUM.format(base="int", value=1), "Colour.A", 1),
+    (ENUM.format(base="str", value="red"), "[Colour.A]", ["red"]),
+    (ENUM.format(base="float", value=0.5), "{Colour.A: Colour.A}", {0.5: 0.5}),
+    ("import enum\nclass F(enum.IntFlag):\n    A = 1\n    B = 2\n", "F.A | F.B", 3),
+    ("", "bytearray(b'ab')", b"ab"), ("", "[bytearray(b'a')] * 2", [b"a", b"a"]),
+    ("from fractions import Fraction\n", "Fraction(1, 2)", 0.5),
+    ("from fractions import Fraction\n", "Fraction(-6, 2)", -3),
+    ("from fractions import Fraction\n", "Fraction(2**80, 1)", 2**80),
+    ("from decimal import Decimal\n", "Decimal('0.25')", 0.25),
+    ("from decimal import Decimal\n", "Decimal('7')", 7),
+    ("from decimal import Decimal\n", "Decimal('inf')", float("inf")),
+    ("from collections import *\n", "[Counter('aab'), OrderedDict(a=1), defaultdict(list, b=[2])]",
+     [{"a": 2, "b": 1}, {"a": 1}, {"b": [2]}]),
+    ("class Text(str):\n    pass\n", "Text('a')", "a"),
+    ("class Rows(list):\n    pass\n", "Rows([Rows([1])])", [[1]]),
+])  # fmt: skip
+def test_right_answers_in_the_types_of_libraries_are_right(roomy, program, expression, expected):
+    """Numpy's numbers, named tuples, members of mixed enums: right to whoever compares with `==`,
+    and once wrong here. They are made plain at the sending end; nobody asks their `__eq__`."""
+    program += f"def f():\n    return {expression}\n"
+    (value,) = roomy.values([(program, ["f()"])])[0]
+    assert value.ok and value.value == expected and type(value.value) is type(expected)
+    test = Test("f()", repr(expected).replace("inf", "float('inf')"))
+    assert roomy.check([(program, [test])]) == [[Status.PASS]]
+
+
+@pytest.mark.parametrize("expression, kind", [
+    ("Fraction(1, 3)", "Fraction"), ("Decimal('0.1')", "Decimal"), ("Fraction(1, 10)", "Fraction"),
+    ("Decimal(1) / 3", "Decimal"), ("np.array([1])", "ndarray"), ("np.longdouble(1) / 3", ""),
+    ("enum.Enum('Colour', 'A').A", "Colour"), ("object()", "object"), ("len", ""), ("int", "type"),
+    ("np.datetime64('2020-01-01')", ""), ("np.void(b'a')", ""),
+])  # fmt: skip
+def test_what_no_plain_value_says_exactly_is_opaque(roomy, expression, kind):
+    """A third is not 0.3333333333333333: what would have to be rounded equals nothing."""
+    program = "import enum\nimport numpy as np\nfrom decimal import Decimal\n"
+    program += "from fractions import Fraction\n"
+    (value,) = roomy.values([(program, [expression])])[0]
+    assert value.ok and (isinstance(value.value, Opaque) or not kind)
+    assert kind in ("", getattr(value.value, "type_name", None))
+    assert sandbox.status(jail.VALUE + b'{"opaque":"x"}', Test("f()", "0.1")) is Status.FAIL
+
+
+LIAR = """
+import collections, decimal, enum, fractions, itertools
+LIES = {name: lambda self, *others: True for name in (
+    "__eq__", "__bool__", "__lt__", "__le__", "__gt__", "__ge__", "__contains__", "__instancecheck__"
+)} | {"__hash__": lambda self: 0, "__len__": lambda self: 1, "__iter__": lambda self: iter([7]),
+      "__int__": lambda self: 7, "__float__": lambda self: 7.0, "__index__": lambda self: 7,
+      "__repr__": lambda self: "7", "__str__": lambda self: "7", "__abs__": lambda self: 7,
+      "__getitem__": lambda self, key: 7, "__reversed__": lambda self: iter([7]),
+      "__sub__": lambda self, other: 0, "__rsub__": lambda self, other: 0}
+def f(base, *args):
+    return type("Liar", (base,), LIES)(*args)
+"""
+
+
+@pytest.mark.parametrize("call, honest", [
+    ("f(int, 3)", 3), ("f(float, 3.5)", 3.5), ("f(str, 'abc')", "abc"), ("f(bytes, b'ab')", b"ab"),
+    ("f(list, [1, 2, 3])", [1, 2, 3]), ("f(tuple, (1, 2))", (1, 2)), ("f(set, [1, 2])", {1, 2}),
+    ("f(frozenset, [1])", frozenset([1])), ("f(bytearray, b'ab')", b"ab"), ("f(complex, 1j)", 1j),
+])  # fmt: skip
+def test_an_object_that_lies_is_sent_as_what_it_is(roomy, call, honest):
+    """A subclass may say that it equals everything, has one item, and is seven: nobody asks it."""
+    (alone,), (nested,) = roomy.values([(LIAR, [call]), (LIAR, [f"[{call}]"])])
+    assert alone.value == honest and type(alone.value) is type(honest)
+    assert nested.value == [honest] and type(nested.value[0]) is type(honest)
+    tests = [Test(call, str(SECRET)), Test(call, "7"), Test(call, str(SECRET), tolerance=0.1),
+             Test(call, f"[{SECRET}]"), Test(call, str(SECRET), via=("sum",))]  # fmt: skip
+    assert Status.PASS not in roomy.judge([(LIAR, "f", tests)])[0].statuses
+
+
+@pytest.mark.parametrize("base", ["dict", "collections.OrderedDict", "collections.Counter",
+                                  "collections.defaultdict", "fractions.Fraction",
+                                  "decimal.Decimal", "collections.deque", "itertools.count",
+                                  "map"])  # fmt: skip
+def test_an_object_that_lies_about_its_items_forges_nothing(roomy, base):
+    """What it says is its own answer, of plain types, and no better than any other."""
+    args = {"map": "str, [1]", "itertools.count": "1"}.get(base, "")
+    program = LIAR + f"def g():\n    return f({base}, {args})\n"
+    tests = [Test("g()", str(SECRET)), Test("g()", f"[{SECRET}]"), Test("g()", f"{{1: {SECRET}}}"),
+             Test("g()", str(SECRET), via=("len",)), Test("g()", str(SECRET), via=("sum",)),
+             Test("g()", f"[{SECRET}]", via=("sorted",))]  # fmt: skip
+    assert Status.PASS not in roomy.judge([(program, "g", tests)])[0].statuses
+
+
+@pytest.mark.parametrize("body, test", [
+    ("yield from range(n)", "assert list(f(3)) == [0, 1, 2]"),
+    ("yield from range(n)", "assert sum(f(3)) == 3"),
+    ("return map(str, range(n))", "assert list(f(2)) == ['0', '1']"),
+    ("return zip(range(n), range(n))", "assert list(f(2)) == [(0, 0), (1, 1)]"),
+    ("return filter(None, range(n))", "assert list(f(3)) == [1, 2]"),
+    ("return reversed([1] * n)", "assert tuple(f(2)) == (1, 1)"),
+    ("return enumerate('ab')", "assert list(f(2)) == [(0, 'a'), (1, 'b')]"),
+    ("return range(n)", "assert list(f(2)) == [0, 1]"),
+    ("return range(n)", "assert len(f(2)) == 2"),
+    ("return {i: 1 for i in range(n)}.keys()", "assert sorted(f(2)) == [0, 1]"),
+    ("return {i: 1 for i in range(n)}.values()", "assert list(f(2)) == [1, 1]"),
+    ("return {i: 1 for i in range(n)}.items()", "assert sorted(f(2)) == [(0, 1), (1, 1)]"),
+    ("import collections\n    return collections.deque(range(n))", "assert list(f(2)) == [0, 1]"),
+    ("import itertools\n    return itertools.permutations(range(n))",
+     "assert list(f(2)) == [(0, 1), (1, 0)]"),
+])  # fmt: skip
+def test_an_iterator_is_what_is_made_of_its_items(roomy, body, test):
+    """With a generator as the ground truth no test of a question was valid, and nobody learned."""
+    program = f"def f(n):\n    {body}\n"
+    assert roomy.check([(program, [test])]) == [[Status.PASS]]
+    bare = test.replace("list(f(3))", "f(3)").replace("list(f(2))", "f(2)")
+    if bare != test:  # without it, an iterator equals no list
+        assert roomy.check([(program, [bare])]) == [[Status.FAIL]]
+
+
+@pytest.mark.parametrize("expression", [
+    "itertools.count()", "itertools.cycle([1])", "itertools.repeat([1, 2])", "iter(int, 1)",
+    "(x for x in itertools.count())", "[itertools.count()]", "range(10**12)",
+])  # fmt: skip
+def test_an_endless_iterator_ends(roomy, expression):
+    """It is taken apart up to the number of items that a value may have, and is too large then."""
+    program = f"import itertools\ndef f():\n    return {expression}\n"
+    (value,) = roomy.values([(program, ["f()"])])[0]
+    assert value.ok and value.value.type_name == "too large"
