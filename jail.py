@@ -254,7 +254,8 @@ STAND_INS = {  # what seccomp forbids instead where a layer is missing
 USED = """clone 56 220, clone3 435 435, socketpair 53 199, prctl 157 167, capset 126 91,
 landlock_add_rule 445 445, landlock_restrict_self 446 446, fcntl 72 25, ioctl 16 29,
 prlimit64 302 261, fsync 74 82, fdatasync 75 83, msync 26 227, sync_file_range 277 84,
-close_range 436 436, mmap 9 222, mremap 25 216, open 2 -1, openat 257 56"""
+close_range 436 436, mmap 9 222, mremap 25 216, open 2 -1, openat 257 56,
+setrlimit 160 164"""
 NEWEST = 463  # calls from this number on are younger than this list
 # Commands of fcntl: duplicate, flags of the descriptor, ask about flags, locks and pipes.
 FCNTL = 0, 1, 2, 3, 4, 5, 1030, 1032
@@ -323,6 +324,10 @@ def threads_only(reads_only: bool) -> list[bytes]:
     # No processes, and no thread with descriptors of its own: their number is the limit of what
     # pipes and sockets may hold.
     ops = rule("clone", op(LOAD, LOW[0]), op(MASK, THREAD), op(EQUAL, THREAD, 0, 1), ALLOW, REFUSE)
+    # Limits are its own, but for that of core files (4).
+    core = op(EQUAL, 4, 0, 1), DONE
+    ops += rule("prlimit64", op(LOAD, LOW[1]), *core, *only(LOW[0], [0]))
+    ops += rule("setrlimit", op(LOAD, LOW[0]), *core, ALLOW)
     for call, flags in [("open", LOW[1]), ("openat", LOW[2])] if reads_only else []:
         ops += rule(call, op(LOAD, flags), op(ANY_BIT, WRITING, 0, 1), REFUSE, ALLOW)
     return ops
@@ -348,7 +353,7 @@ def short_lists() -> list[bytes]:
         ops += rule(call, DONE)  # what was written to a file is not forced to disk
     locks = [part for command in LOCKS for part in (op(EQUAL, command, 0, 1), DONE)]
     ops += rule("fcntl", op(LOAD, LOW[1]), *locks, *only(LOW[1], FCNTL))
-    ops += rule("ioctl", *only(LOW[1], IOCTL)) + rule("prlimit64", *only(LOW[0], [0]))
+    ops += rule("ioctl", *only(LOW[1], IOCTL))
     return ops
 
 
@@ -599,7 +604,8 @@ def put_on_later(jail: Jail, memory_mb: int, threads: int) -> None:
     jail.put_on("no capabilities", lambda: jail.last.append(prepared(*capset)))
     jail.put_on("resource limits", lambda: None if MACHINE else "missing: the limit of memory")
     largest = FOLDER_MB << 20 if jail.active("mount namespace") else FILE_ON_DISK
-    wanted = {"CORE": 0, "FSIZE": largest, "NOFILE": 128}
+    # A core of one byte is none at all. With 0 the kernel starts the machine's crash handler.
+    wanted = {"CORE": 1, "FSIZE": largest, "NOFILE": 128}
     if MACHINE:
         wanted |= {"NICE": 0, "RTPRIO": 0, "SIGPENDING": 1024}
         # Not the fork server's: where threads are counted with those of others, it needs its own.

@@ -295,6 +295,7 @@ class Worker:
             self.state: dict[str, str] = self.ask(None, 60)
         except ConnectionError as down:
             raise SandboxError(f"a sandbox worker does not start: {down}") from None
+        jail.keep_memory_private(self.state)  # what is expected stands here
 
     def ask(self, request: dict | None, patience: float) -> Any:
         """The answer to a request (to None: the greeting); ConnectionError with the reason when

@@ -1,10 +1,13 @@
-"""Programs that try to cheat the reward, to get out, or to stay: none may. And honest programs that look like them.
+"""Programs that try to cheat the reward, to get out, or to stay: none may. And honest programs that
+look like them.
 
-Each attack is a program with an f() and a line saying what it would have come to without the defence. The secret number
-that the asserts expect is drawn anew for each run, so no program can know it. What the attacks aim at (a file, a
-listener, a process) belongs to the test; memory and disk bombs end at the limits of the sandbox.
+Each attack is a program with an f() and a line saying what it would have come to without the
+defence. The secret number that the asserts expect is drawn anew for each run, so no program can
+know it. What the attacks aim at (a file, a listener, a process) belongs to the test; memory and
+disk bombs end at the limits of the sandbox.
 """
 
+import json
 import os
 import random
 import socket
@@ -49,7 +52,7 @@ FORGERIES = attacks('''
 import os
 os._exit(0)
 
-## exit: the same from within the call: the harness ends with status 0 before it has compared anything
+## exit: the same from within the call: it ends with status 0 before it has compared anything
 import os
 def f():
     os._exit(0)
@@ -156,7 +159,7 @@ def f():
             pass
     while True: pass
 
-## output: half a reply, byte by byte, keeps a supervisor that waits for data from looking at the clock
+## output: half a reply, byte by byte, keeps who waits for data from looking at the clock
 import os, time
 def f():
     while True:
@@ -197,7 +200,8 @@ def f():
 
 ## objects: a str, a list, a tuple and a float that equal everything
 def yes(base):
-    return type("Yes", (base,), {"__eq__": lambda a, b: True, "__ne__": lambda a, b: False, "__hash__": lambda a: 0})()
+    methods = {"__eq__": lambda a, b: True, "__ne__": lambda a, b: False, "__hash__": lambda a: 0}
+    return type("Yes", (base,), methods)()
 def f():
     return [yes(str), yes(list), yes(tuple), yes(float)]
 
@@ -313,7 +317,8 @@ import gc, types
 def wins(*a, **k):
     return b"vtrue"
 for item in gc.get_objects():
-    if isinstance(item, types.FunctionType) and item.__name__ in ("reply", "dump", "encode") and not item.__closure__:
+    inner = isinstance(item, types.FunctionType) and not item.__closure__
+    if inner and item.__name__ in ("reply", "dump", "encode"):
         item.__code__ = wins.__code__
 def f():
     return 0
@@ -395,7 +400,8 @@ def f():
 ## expected: the expected value is an object in the same interpreter
 import gc
 def f():
-    return [x for x in gc.get_objects() if type(x).__name__ == "Test" or type(x) is str and "assert f" in x][:5] or 0
+    texts = [x for x in gc.get_objects() if type(x) is str and "assert f" in x]
+    return texts[:5] or [x for x in gc.get_objects() if type(x).__name__ == "Test"] or 0
 
 ## expected: the tests stand in the frames of the harness, to be read and answered
 import sys, re
@@ -440,7 +446,8 @@ def f():
 import glob, os, re
 def f():
     for root in ("/root", "/home", "/tmp", os.path.expanduser("~"), os.getcwd(), ".."):
-        for path in glob.glob(root + "/**/*.jsonl*", recursive=True)[:100] + glob.glob(root + "/**/tests/*.py")[:100]:
+        questions = glob.glob(root + "/**/*.jsonl*", recursive=True)
+        for path in questions[:100] + glob.glob(root + "/**/tests/*.py")[:100]:
             try:
                 if text := open(path, "rb").read(1000):
                     return text
@@ -469,6 +476,25 @@ def f():
         except (OSError, IndexError):
             pass
     return 0
+
+## expected: they stand in the memory of the trainer, which the same user may open
+import glob, re
+def f():
+    for path in glob.glob("/proc/[0-9]*/maps"):
+        try:
+            maps, memory = open(path).read(), open(path[:-4] + "mem", "rb")
+        except OSError:
+            continue
+        for line in maps.splitlines():
+            start, end = [int(x, 16) for x in line.split()[0].split("-")]
+            if " rw-p" in line and end - start < 1 << 27:
+                try:
+                    memory.seek(start)
+                    found = re.search(rb"assert f\\(\\) == (\\d{7})", memory.read(end - start))
+                except (OSError, ValueError):
+                    continue
+                if found:
+                    return int(found[1])
 
 ## timeouts: the limit arrives as an exception that the program swallows
 def f():
@@ -581,23 +607,23 @@ import os
 def f():
     os.setxattr({file!r}, "user.x", b"1")
 
-## files: what the trainer can read, a program can answer with
+## reading: what the trainer can read, a program can answer with
 def f():
     return open({file!r}).read()
 
-## files: it is read through a symbolic link in the program's own folder
+## reading: it is read through a symbolic link in the program's own folder
 import os
 def f():
     os.symlink({file!r}, "link")
     return open("link").read()
 
-## files: a hard link carries it into the program's own folder
+## reading: a hard link carries it into the program's own folder
 import os
 def f():
     os.link({file!r}, "link")
     return open("link").read()
 
-## files: the file is reached through /proc, around every rule for paths
+## reading: the file is reached through /proc, around every rule for paths
 import glob
 def f():
     for root in glob.glob("/proc/*/root") + ["/proc/1/root", "/proc/self/root"]:
@@ -612,16 +638,16 @@ import os
 def f():
     os.mkdir({file!r} + ".d")
 
-## files: names of runs and of people are read
+## reading: names of runs and of people are read
 import os
 def f():
     return os.listdir(os.path.dirname({file!r}))
 
-## files: the users of the machine are read
+## reading: the users of the machine are read
 def f():
     return open("/etc/passwd").read()
 
-## files: keys and tokens in the home folder are read
+## reading: keys and tokens in the home folder are read
 import os
 def f():
     return os.listdir("/root") or os.listdir("/home")
@@ -652,7 +678,7 @@ import site
 def f():
     open(site.getsitepackages()[0] + "/codea1_left.py", "w").write("x = 1")
 
-## files: the questions that come with the package are read, answers and all
+## reading: the questions that come with the package are read, answers and all
 import os
 def f():
     return os.listdir({root!r} + "/tiny")
@@ -662,7 +688,7 @@ import os, stat
 def f():
     os.mknod("disk", 0o600 | stat.S_IFBLK, os.makedev(254, 0))
 
-## files: the memory of the machine is read, the trainer's with it
+## reading: the memory of the machine is read, the trainer's with it
 def f():
     return open("/dev/mem", "rb").read(1)
 
@@ -678,6 +704,17 @@ import os
 def f():
     os.mkdir("d")
     os.chroot("d")
+
+## files: the disk is full of files that are deleted, but still open or mapped
+import mmap, os, time
+def f():
+    kept = []
+    for number in range(24):
+        fd = os.open("x", os.O_RDWR | os.O_CREAT)
+        os.unlink("x")
+        kept.append(mmap.mmap(fd, os.write(fd, bytes(4 << 20))))
+        os.close(fd)
+    time.sleep(0.5)
 
 ## network: the program sends what it has read to another machine
 import socket
@@ -695,7 +732,7 @@ def f():
     s = socket.socket(socket.AF_UNIX)
     s.connect({unix!r})
 
-## network: an abstract socket reaches the desktop's or a container's services, past file permissions
+## network: an abstract socket reaches the desktop's services, past file permissions
 import socket
 def f():
     s = socket.socket(socket.AF_UNIX)
@@ -830,7 +867,9 @@ def f():
 ## privileges: bpf, perf, keys, io_uring, modules and ptrace open the kernel
 import ctypes, platform
 def f():
-    numbers = [321, 298, 250, 425, 323, 246, 175, 101] if platform.machine() == "x86_64" else [280, 241, 219, 425, 282]
+    numbers = [321, 298, 250, 425, 323, 246, 175, 101]
+    if platform.machine() != "x86_64":
+        numbers = [280, 241, 219, 425, 282]
     if any(ctypes.CDLL(None).syscall(number, 0, 0, 0, 0, 0) >= 0 for number in numbers):
         return 1
     raise OSError
@@ -844,7 +883,8 @@ def f():
 import ctypes, platform, struct
 def f():
     number = 314 if platform.machine() == "x86_64" else 274
-    if ctypes.CDLL(None).syscall(number, 0, struct.pack("IIQiIQQQ", 48, 1, 0, 0, 1, 0, 0, 0), 0) == -1:
+    wanted = struct.pack("IIQiIQQQ", 48, 1, 0, 0, 1, 0, 0, 0)
+    if ctypes.CDLL(None).syscall(number, 0, wanted, 0) == -1:
         raise OSError
 
 ## starving: a better nice value takes the larger share of a core
@@ -860,7 +900,8 @@ def f():
 ## starving: it reads and writes before everyone else
 import ctypes, platform
 def f():
-    if ctypes.CDLL(None).syscall(251 if platform.machine() == "x86_64" else 30, 1, 0, 1 << 13) == -1:
+    number = 251 if platform.machine() == "x86_64" else 30
+    if ctypes.CDLL(None).syscall(number, 1, 0, 1 << 13) == -1:
         raise OSError
 
 ## starving: a core scheduling cookie leaves the other half of a core idle
@@ -909,6 +950,33 @@ def f():
     for i in range(10_000):
         open(str(i), "wb").write(bytes(1 << 20))
 
+## memory: a table of descriptors for each thread holds a hundred times as many full pipes
+import ctypes
+def f():
+    if ctypes.CDLL(None).syscall(436, 1 << 30, 1 << 30, 2) == -1:
+        raise OSError
+
+## memory: another user has no limit of threads, and root is one
+import os
+def f():
+    os.setresuid(os.geteuid(), -1, -1)
+
+## memory: pages far from each other take a table each, which no limit counts
+import ctypes
+def f():
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_size_t] * 6
+    if libc.mmap(1 << 40, 4096, 3, 0x100022, 2**64 - 1, 0) == 2**64 - 1:
+        raise OSError
+
+## memory: timers and signals that wait are memory of the kernel's
+import ctypes, platform
+def f():
+    timer, number = ctypes.c_long(), 222 if platform.machine() == "x86_64" else 107
+    for _ in range(3000):
+        if ctypes.CDLL(None).syscall(number, 1, None, ctypes.byref(timer)) == -1:
+            raise OSError
+
 ## memory: a hundred thousand threads take all the process numbers of the machine
 import threading, time
 def f():
@@ -916,7 +984,7 @@ def f():
     for thread in threads:
         thread.start()
 
-## memory: threads with small stacks do the same within the limit of memory, for root's processes are not counted
+## memory: threads with small stacks do the same within it, for root's processes are not counted
 import threading, time
 def f():
     threading.stack_size(32768)
@@ -970,16 +1038,17 @@ def test_there_are_enough_attacks():
 
 
 def test_no_forgery_passes(box):
-    """Whatever a program prints, patches, returns or writes: it does not know the secret, so it does not pass."""
+    """Whatever a program prints, patches, returns or writes: it does not know the secret, so it
+    does not pass."""
     tests = [Test("f()", str(SECRET)), f"assert f() == {SECRET}"]
     verdicts = box.judge([(attack.program, "f", tests) for attack in FORGERIES])
-    forged = [a for a, verdict in zip(FORGERIES, verdicts, strict=True) if Status.PASS in verdict.statuses]
-    assert not forged
+    assert not [attack for attack, verdict in zip(FORGERIES, verdicts, strict=True)
+                if Status.PASS in verdict.statuses]  # fmt: skip
 
 
 def test_an_input_cannot_change_the_ground_truth(box):
-    """A call's arguments are worked out beside the program, in a namespace of their own: one that replaces the
-    function changed the value of all later calls."""
+    """A call's arguments are worked out beside the program, in a namespace of their own: one that
+    replaces the function changed the value of all later calls."""
     truth = "def f(x):\n    return x + 1\n"
     inputs = ["f(1)", "f(globals().update(f=lambda *a: 99) or 5)", "f(2)", "f(3)"]
     got = box.ground_truth([(truth, "f", inputs)])[0]
@@ -990,7 +1059,8 @@ class Targets:
     """What the attacks aim at: a file, listeners that remember who came, a process."""
 
     def __init__(self):
-        self.folder = tempfile.TemporaryDirectory(dir="/var/tmp" if os.path.isdir("/var/tmp") else None)
+        place = "/var/tmp" if os.path.isdir("/var/tmp") else None
+        self.folder = tempfile.TemporaryDirectory(dir=place)
         self.file = Path(self.folder.name, "secret")
         self.file.write_text("secret")
         self.process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"])
@@ -1003,9 +1073,11 @@ class Targets:
         self.abstract.bind(f"\0codea1-{os.getpid()}")
         self.abstract.listen()
         self.state = self.file.stat()
-        self.names = {"file": str(self.file), "port": self.tcp.getsockname()[1], "unix": self.folder.name + "/socket",
-                      "abstract": f"codea1-{os.getpid()}", "pid": self.process.pid,
-                      "root": str(Path(sandbox.__file__).parent)}  # fmt: skip
+        self.names = {
+            "file": str(self.file), "port": self.tcp.getsockname()[1],
+            "unix": self.folder.name + "/socket", "abstract": f"codea1-{os.getpid()}",
+            "pid": self.process.pid, "root": str(Path(sandbox.__file__).parent),
+        }  # fmt: skip
 
     def untouched(self):
         for listener in (self.tcp, self.udp, self.unix, self.abstract):
@@ -1017,7 +1089,8 @@ class Targets:
         same = [getattr(now, name) == getattr(self.state, name) for name in names]
         left = [folder for folder in ("/dev/shm", "/tmp", "/var/tmp", "/mnt")
                 if os.path.exists(f"{folder}/codea1-left")]
-        return all(same) and not left and self.process.poll() is None and self.file.read_text() == "secret"
+        alive = self.process.poll() is None
+        return all(same) and not left and alive and self.file.read_text() == "secret"
 
     def close(self):
         self.process.kill()
@@ -1036,7 +1109,8 @@ def targets():
 
 @linux
 def test_no_attack_gets_out_or_stays(box, targets):
-    """No forbidden act returns; what they aim at is as before; no process, file or descriptor is left."""
+    """No forbidden act returns; what they aim at is as before; no process, file or descriptor is
+    left."""
     box.values([("def f():\n    return 0\n", ["f()"])] * 20)
     before = held_processes(box)
     programs = [attack.program.format(**targets.names) for attack in ESCAPES]
@@ -1050,10 +1124,19 @@ def test_no_attack_gets_out_or_stays(box, targets):
 
 
 def test_fork_and_memory_bombs_stay_under_the_stated_bound(targets):
-    """Several bombs at once: the memory of all workers and programs stays under workers * (memory_mb + 192 MiB)."""
-    bombs = [attack.program.format(**targets.names) for attack in ESCAPES if attack.kind == "memory"]
-    fork_bomb = "import os\ndef f():\n    while True:\n        try:\n            os.fork()\n        except OSError:\n" \
-                "            pass\n"  # fmt: skip
+    """Several bombs at once: the memory of all workers and programs stays under workers *
+    (memory_mb + 192 MiB)."""
+    bombs = [attack.program.format(**targets.names) for attack in ESCAPES
+             if attack.kind == "memory"]  # fmt: skip
+    fork_bomb = """
+import os
+def f():
+    while True:
+        try:
+            os.fork()
+        except OSError:
+            pass
+"""
     with Sandbox(workers=2, timeout=0.25, memory_mb=256) as box:
         peak, stop = [0], threading.Event()
 
@@ -1088,7 +1171,8 @@ def gain_privileges():
 PROOFS = {  # layer: an act that it forbids, and the other layers that would forbid it too
     "user namespace": ("os.setgroups([0])", ["no capabilities"]),
     "mount namespace": ("os.chmod(os.__file__, os.stat(os.__file__).st_mode)", ["seccomp"]),
-    "network namespace": ("socket.create_connection(('127.0.0.1', {port}), 1).close()", ["seccomp", "landlock"]),
+    "network namespace": ("socket.create_connection(('127.0.0.1', {port}), 1).close()",
+                          ["seccomp", "landlock"]),
     "ipc namespace": ("libc('shmget', {key}, 1, 0)", ["seccomp"]),
     "pid namespace": ("os.kill({pid}, 0)", ["seccomp", "landlock"]),
     "no new privileges": ("gain_privileges()", []),
@@ -1102,8 +1186,8 @@ PROOFS = {  # layer: an act that it forbids, and the other layers that would for
 def resident(pid):
     """MiB of a process and all below it that are not shared."""
     try:
-        kilobytes = [int(line.split()[1]) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-                     if line.startswith("Pss:")]  # fmt: skip
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        kilobytes = [int(line.split()[1]) for line in lines if line.startswith("Pss:")]
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return sum(kilobytes) / 1024 + sum(map(resident, children))
     except (OSError, ValueError):
@@ -1113,7 +1197,8 @@ def resident(pid):
 @linux
 @pytest.mark.parametrize("layer", PROOFS)
 def test_each_layer_holds_alone_and_its_act_succeeds_without_it(layer):
-    """With the layers that overlap left out, the layer itself refuses the act; left out too, the act is done."""
+    """With the layers that overlap left out, the layer itself refuses the act; left out too, the
+    act is done."""
     act, others = PROOFS[layer]
     key = 0x5EC0DE + os.getpid()
     segment = jail.LIBC.shmget(key, 1, 0o1600)
@@ -1151,29 +1236,38 @@ def f():
     clean = """
 import heapq, math, os, sys, threading
 def f():
-    return [os.listdir("."), sorted([2, 1]), math.sqrt(4), "POISON" in os.environ, threading.active_count(),
-            os.getcwd() in sys.path]
+    return [os.listdir("."), sorted([2, 1]), math.sqrt(4), "POISON" in os.environ,
+            threading.active_count(), os.getcwd() in sys.path]
 """
+    fresh = [[], [1, 2], 2.0, False, 1, False]
     for _ in range(3):
-        assert [values[0].value for values in box.values([(poison, ["f()"]), (clean, ["f()"])])][1:] == [
-            [[], [1, 2], 2.0, False, 1, False]]  # fmt: skip
+        assert box.values([(poison, ["f()"]), (clean, ["f()"])])[1][0].value == fresh
     with Sandbox(workers=1) as alone:
-        assert [values[0].value for values in alone.values([(poison, ["f()"]), (clean, ["f()"])] * 3)] == [
-            1, [[], [1, 2], 2.0, False, 1, False]] * 3  # fmt: skip
+        got = alone.values([(poison, ["f()"]), (clean, ["f()"])] * 3)
+    assert [values[0].value for values in got] == [1, fresh] * 3
 
 
 def test_a_folder_of_any_depth_is_emptied(box):
-    """A tree deeper than the recursion limit, with names longer than a path may be, once stopped the cleaning."""
-    program = "import os\ndef f():\n    try:\n        while True:\n            os.mkdir('d' * 200)\n" \
-              "            os.chdir('d' * 200)\n    except OSError as e:\n        return 1\n"  # fmt: skip
+    """A tree deeper than the recursion limit, with names longer than a path may be, once stopped
+    the cleaning."""
+    program = """
+import os
+def f():
+    try:
+        while True:
+            os.mkdir('d' * 200)
+            os.chdir('d' * 200)
+    except OSError as e:
+        return 1
+"""
     for _ in range(2):
         assert box.values([(program, ["f()"])] * 2)[0][0].value == 1
     assert [v[0].value for v in box.values([("import os\n", ["os.listdir('.')"])] * 4)] == [[]] * 4
 
 
 def test_what_a_program_writes_ahead_are_its_own_answers(box):
-    """It knows its calls, not what is expected: an early reply is judged like any other, and those behind it are not
-    read."""
+    """It knows its calls, not what is expected: an early reply is judged like any other, and those
+    behind it are not read."""
     program = """
 import os, struct
 def f(x):
@@ -1186,9 +1280,16 @@ def f(x):
 
 
 def test_an_urgent_byte_does_not_stop_the_clock(box):
-    """It makes the socket look as if there were data to read. Who waits for them then looks at no clock for minutes."""
-    program = "import socket\ns = socket.socket(fileno=3)\ndef f(x):\n    s.send(b'y', socket.MSG_OOB)\n" \
-              "    while x: pass\n    return 1\n"  # fmt: skip
+    """It makes the socket look as if there were data to read. Who waits for them then looks at no
+    clock for minutes."""
+    program = """
+import socket
+s = socket.socket(fileno=3)
+def f(x):
+    s.send(b'y', socket.MSG_OOB)
+    while x: pass
+    return 1
+"""
     start = time.monotonic()
     assert [v.error for v in box.values([(program, ["f(1)", "f(0)"])])[0]][:1] == ["timeout"]
     assert time.monotonic() - start < 20
@@ -1196,7 +1297,8 @@ def test_an_urgent_byte_does_not_stop_the_clock(box):
 
 @pytest.mark.parametrize("kind", [b"t", b"x", b"n", b"c", b"f", b"+", b"\0"])
 def test_a_program_cannot_choose_what_only_the_supervisor_says(box, kind):
-    """A call that a program may declare as not run is left out of its pass rate: the failing ones, that would be."""
+    """A call that a program may declare as not run is left out of its pass rate: the failing ones,
+    that would be."""
     program = f"""
 import os, struct, sys
 def f(x):
@@ -1207,31 +1309,113 @@ def f(x):
             pass
     os._exit(0)
 """
-    assert box.check([(program, ["assert f(1) == True", "assert f(2) == True"])]) == [[Status.ERROR] * 2]
+    tests = ["assert f(1) == True", "assert f(2) == True"]
+    assert box.check([(program, tests)]) == [[Status.ERROR] * 2]
 
 
 def test_output_is_thrown_away(box):
-    """What programs write to standard error was once kept by the worker, up to the limit for files."""
-    program = "import os, sys\ndef f():\n    sys.stderr.write('x' * 100_000)\n    return os.write(2, bytes(1000))\n"
+    """What programs write to standard error was once kept by the worker, up to the limit for
+    files."""
+    program = """
+import os, sys
+def f():
+    sys.stderr.write('x' * 100_000)
+    return os.write(2, bytes(1000))
+"""
     assert box.values([(program, ["f()"])] * 4)[0][0].value == 1000
-    assert all(os.fstat(worker.errors.fileno()).st_size == 0 for worker in sum(box.idle.values(), []))
+    workers = sum(box.idle.values(), [])
+    assert all(os.fstat(worker.errors.fileno()).st_size == 0 for worker in workers)
+
+
+SAME_HASH = [str(k * (2**61 - 1)) for k in range(50_000)]
+BESIDE_OTHERS = [f"{number},{k}" for k, number in enumerate(SAME_HASH)]
+LIKE_TUPLES = [f'{{"tuple":[{"7," * 39_000}{-1 - k % 2},{k // 2}]}}' for k in range(50)]
 
 
 @pytest.mark.parametrize("data", [
-    b'{"set":[[1]]}', b'{"dict":[[{"dict":[]},1]]}', b'{"int":"zz"}', b'{"tuple":3}', b'{"nothing":1}', b"{}", b"[",
-    b'{"a":1,"b":2}', b'{"complex":["a",1]}', b'{"complex":[1,2,3]}', b'{"bytes":"x"}', b'{"dict":[1]}', b"[" * 100_000,
-    b"1" * 5000, b"\xff",
-    b'{"set":[' + b",".join(b"%d" % (k * (2**61 - 1)) for k in range(50_000)) + b"]}", b'{"opaque":',
-    b'{"set":[' + b",".join(b"%d,%d" % (k * (2**61 - 1), k) for k in range(50_000)) + b"]}",
-    b'{"int":1}', b'{"frozenset":{"a":{}}}', b'{"huge":[]}',
+    b'{"set":[[1]]}', b'{"dict":[[{"dict":[]},1]]}', b'{"int":"zz"}', b'{"tuple":3}',
+    b'{"nothing":1}', b"{}", b"[", b'{"a":1,"b":2}', b'{"complex":["a",1]}',
+    b'{"complex":[1,2,3]}', b'{"bytes":"x"}', b'{"dict":[1]}', b"[" * 100_000, b"1" * 5000,
+    b"\xff", b'{"opaque":', b'{"int":1}', b'{"frozenset":{"a":{}}}', b'{"huge":[]}',
+    b'{"opaque":[1]}', b'{"opaque":{"opaque":"x"}}', b'{"int":{"bytes":"61"}}',
+    b'{"items":[]}', b'{"items":["map"]}', b'{"items":[1,[]]}', b'{"items":["map",3]}',
+    b'{"items":["map",{"items":["map",[]]}]}', b'{"items":["map",[],[]]}', b'{"tuple":"ab"}',
+    b'{"range":["0x0","0x9","0x1"]}', b'{"range":["0x0","0x3b9aca00","0x1"]}',
+    b'{"tuple":{"range":["0x0","0x3b9aca00","0x1"]}}', b'{"dict":[["a",1,2]]}',
+    b'{"dict":{"a":1}}', b'{"set":{"tuple":[1]}}', b'{"int":"' + b"_" * 100 + b'"}',
+    b'{"set":[' + ",".join(SAME_HASH).encode() + b"]}",
+    b'{"set":[' + ",".join(BESIDE_OTHERS).encode() + b"]}",
 ])  # fmt: skip
-def test_hostile_data_is_malformed_or_harmless_and_fast(data):
-    """A program may write any bytes in place of a value: the trainer must neither raise, hang nor be deceived."""
-    start = time.monotonic()
+def test_hostile_data_is_malformed_or_harmless(data):
+    """A program may write any bytes in place of a value: the trainer must neither raise, hang nor
+    be deceived."""
     value = sandbox.value(jail.VALUE + data)
-    assert time.monotonic() - start < 1
     assert not value.ok and value.error == "malformed" or isinstance(value.value, Opaque)
     assert sandbox.status(jail.VALUE + data, Test("f()", "3")) is not Status.PASS
+
+
+def seconds(work, *args):
+    """CPU time of a piece of work, in what a million numbers show to be a second of a machine that
+    does nothing else: a busy one's seconds are shorter."""
+    start = time.process_time()
+    json.loads(b"[" + b"1.5," * 1_000_000 + b"1]")
+    middle = time.process_time()
+    work(*args)
+    return (time.process_time() - middle) / (middle - start) / 3.5
+
+
+@pytest.mark.parametrize("piece", [
+    b"5e-324", b"1.234567890123456e-300", b"[]", b'""', b'",,,"', b'{"tuple":[]}', b'{"set":[]}',
+    b'{"int":"1"}', b'{"opaque":""}', b'{"items":["",[]]}', b'{"complex":[1,2]}',
+    b'{"dict":[{"tuple":[1,1]}]}',
+])  # fmt: skip
+def test_the_largest_reply_of_each_kind_is_read_within_a_second(piece):
+    """Sixteen megabytes of empty lists took 15 seconds, and 1.1 GB. What costs more to read than a
+    number weighs more; what weighs more than an honest value may is not read at all."""
+    room = jail.MAX_REPLY // (len(piece) + 1), jail.MAX_ITEMS // jail.weight(piece + b",") - 1
+    reply = jail.VALUE + b"[" + b",".join([piece] * min(room)) + b"]"
+    assert sandbox.value(reply).ok
+    assert seconds(sandbox.value, reply) < 1.5
+    more = reply[:-1] + b"," + reply[2:] * 3
+    assert sandbox.value(more).error == "malformed"
+    assert seconds(sandbox.value, more) < 0.3
+
+
+@pytest.mark.parametrize("data", [
+    b"[" + b"," * 4_000_001 + b'"' + b'\\"' * 5_000_000, b'"' + b",[" * (8 << 20) + b'"',
+    b'{"set":[' + b",".join(b"%d" % (k << 41) for k in range(700_000)) + b"]}",
+    b'{"set":[' + ",".join(LIKE_TUPLES).encode() + b"]}", b"1." + b"1" * (16 << 20),
+    b'{"int":"' + b"1" * (16 << 20) + b'"}', b'{"bytes":"' + b"61" * (8 << 20) + b'"}',
+], ids=["open text", "text", "low bits", "one hash", "digits", "hexadecimal", "bytes"])  # fmt: skip
+def test_no_odd_reply_holds_the_trainer_for_a_second(data):
+    """A text of escaped quotes that never ends, looked through by a pattern, took hours."""
+    assert seconds(sandbox.value, jail.VALUE + data) < 1.5
+
+
+def test_a_reply_is_read_once_for_all_tests_of_its_call(monkeypatch):
+    """Many tests of one call, each of which reads its 16 MB anew, held the trainer for as many
+    seconds."""
+    read = []
+    monkeypatch.setattr(sandbox, "decode", lambda data, tags: read.append(len(data)) or [1])
+    program = "def f(x):\n    return [x] * 1000\n"
+    steps = ["len", "sum", "min", "max", "sorted"]
+    with Sandbox(workers=1) as box:
+        box.check([(program, [f"assert {step}(f({x})) == 1" for step in steps for x in (1, 2)])])
+    assert read == [2001] * 2
+
+
+def test_only_the_reference_says_ranges(box):
+    """One of a billion numbers is a few bytes long, and `list` or `sum` around the call of a
+    program that says it would spread it out in the trainer."""
+    program = """
+import os, struct
+def f():
+    data = b'v{"range":["0x0","0x3b9aca00","0x1"]}'
+    os.write(3, struct.pack("!I", len(data)) + data)
+"""
+    assert box.check([(program, ["assert len(f()) == 10**9"])]) == [[Status.ERROR]]
+    (truth,) = box.ground_truth([("def f(x):\n    return len(x)\n", "f", ["f(range(10**9))"])])[0]
+    assert truth.value.value == 10**9 and truth.call is not None
 
 
 # ---- honest programs that come close to those patterns ----
@@ -1405,6 +1589,38 @@ def f():
     db.commit()
     return db.execute('select a from t').fetchall()
 
+## 0o600
+import os
+def f():
+    open('mine', 'w').close()
+    os.chmod('mine', 0o600)
+    return os.stat('mine').st_mode & 0o777
+
+## 5_000_000
+import os
+def f():
+    with open('large', 'wb') as file:
+        file.write(bytes(5_000_000))
+    return os.path.getsize('large')
+
+## 'new'
+import os
+def f():
+    with open('part', 'w') as file:
+        file.write('new')
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace('part', 'whole')
+    return open('whole').read()
+
+## [10]
+import signal
+def f():
+    got = []
+    signal.signal(signal.SIGUSR1, lambda number, frame: got.append(number))
+    signal.raise_signal(signal.SIGUSR1)
+    return got
+
 ## ''
 import sys
 def f():
@@ -1559,7 +1775,8 @@ def f():
 ## (1.5, 0.25, 1.5)
 import decimal, fractions, statistics
 def f():
-    return float(decimal.Decimal('0.5') + 1), float(fractions.Fraction(1, 4)), statistics.mean([1, 2])
+    half, quarter = decimal.Decimal('0.5') + 1, fractions.Fraction(1, 4)
+    return float(half), float(quarter), statistics.mean([1, 2])
 
 ## None
 try:
@@ -1629,6 +1846,146 @@ def roomy():
 def test_no_honest_program_fails(roomy):
     """One by one they look like attacks; all of them pass."""
     got = roomy.values([(program, ["f()"]) for program, _ in HONEST])
-    failed = [(program, str(value)[:200]) for (program, expected), (value,) in zip(HONEST, got, strict=True)
+    failed = [(program, str(value)[:200])
+              for (program, expected), (value,) in zip(HONEST, got, strict=True)
               if not (value.ok and tasks.equal(value.value, eval(expected)))]  # fmt: skip
     assert not failed and len(HONEST) >= 40
+
+
+# ---- values in the types of libraries, and objects that lie ----
+
+NUMPY = "import numpy as np\n"
+POINT = "from typing import NamedTuple\nclass Point(NamedTuple):\n    x: int\n    y: int\n"
+ENUM = "import enum\nclass Colour({base}, enum.Enum):\n    A = {value!r}\n"
+
+
+@pytest.mark.parametrize("program, expression, expected", [
+    (NUMPY, "np.int64(3)", 3), (NUMPY, "np.uint8(3)", 3), (NUMPY, "np.float64(0.5)", 0.5),
+    (NUMPY, "np.float32(0.5)", 0.5), (NUMPY, "np.bool_(True)", True), (NUMPY, "np.str_('a')", "a"),
+    (NUMPY, "np.complex128(1j)", 1j), (NUMPY, "np.bytes_(b'a')", b"a"),
+    (NUMPY, "[np.int64(1), (np.float64(2.0), {np.str_('k'): np.bool_(False)})]",
+     [1, (2.0, {"k": False})]),
+    (NUMPY, "list(np.arange(3))", [0, 1, 2]), (NUMPY, "{np.int64(1): 1}", {1: 1}),
+    (NUMPY, "np.array([1, 2]).tolist()", [1, 2]),
+    (POINT, "Point(1, 2)", (1, 2)), (POINT, "[Point(1, 2)]", [(1, 2)]),
+    (POINT, "{Point(1, 2): [Point(3, 4)]}", {(1, 2): [(3, 4)]}),
+    (ENUM.format(base="int", value=1), "Colour.A", 1),
+    (ENUM.format(base="str", value="red"), "[Colour.A]", ["red"]),
+    (ENUM.format(base="float", value=0.5), "{Colour.A: Colour.A}", {0.5: 0.5}),
+    ("import enum\nclass F(enum.IntFlag):\n    A = 1\n    B = 2\n", "F.A | F.B", 3),
+    ("", "bytearray(b'ab')", b"ab"), ("", "[bytearray(b'a')] * 2", [b"a", b"a"]),
+    ("from fractions import Fraction\n", "Fraction(1, 2)", 0.5),
+    ("from fractions import Fraction\n", "Fraction(-6, 2)", -3),
+    ("from fractions import Fraction\n", "Fraction(2**80, 1)", 2**80),
+    ("from decimal import Decimal\n", "Decimal('0.25')", 0.25),
+    ("from decimal import Decimal\n", "Decimal('7')", 7),
+    ("from decimal import Decimal\n", "Decimal('inf')", float("inf")),
+    ("from collections import *\n", "[Counter('aab'), OrderedDict(a=1), defaultdict(list, b=[2])]",
+     [{"a": 2, "b": 1}, {"a": 1}, {"b": [2]}]),
+    ("class Text(str):\n    pass\n", "Text('a')", "a"),
+    ("class Rows(list):\n    pass\n", "Rows([Rows([1])])", [[1]]),
+])  # fmt: skip
+def test_right_answers_in_the_types_of_libraries_are_right(roomy, program, expression, expected):
+    """Numpy's numbers, named tuples, members of mixed enums: right to whoever compares with `==`,
+    and once wrong here. They are made plain at the sending end; nobody asks their `__eq__`."""
+    program += f"def f():\n    return {expression}\n"
+    (value,) = roomy.values([(program, ["f()"])])[0]
+    assert value.ok and value.value == expected and type(value.value) is type(expected)
+    test = Test("f()", repr(expected).replace("inf", "float('inf')"))
+    assert roomy.check([(program, [test])]) == [[Status.PASS]]
+
+
+@pytest.mark.parametrize("expression, kind", [
+    ("Fraction(1, 3)", "Fraction"), ("Decimal('0.1')", "Decimal"), ("Fraction(1, 10)", "Fraction"),
+    ("Decimal(1) / 3", "Decimal"), ("np.array([1])", "ndarray"), ("np.longdouble(1) / 3", ""),
+    ("enum.Enum('Colour', 'A').A", "Colour"), ("object()", "object"), ("len", ""), ("int", "type"),
+    ("np.datetime64('2020-01-01')", ""), ("np.void(b'a')", ""),
+])  # fmt: skip
+def test_what_no_plain_value_says_exactly_is_opaque(roomy, expression, kind):
+    """A third is not 0.3333333333333333: what would have to be rounded equals nothing."""
+    program = "import enum\nimport numpy as np\nfrom decimal import Decimal\n"
+    program += "from fractions import Fraction\n"
+    (value,) = roomy.values([(program, [expression])])[0]
+    assert value.ok and (isinstance(value.value, Opaque) or not kind)
+    assert kind in ("", getattr(value.value, "type_name", None))
+    assert sandbox.status(jail.VALUE + b'{"opaque":"x"}', Test("f()", "0.1")) is Status.FAIL
+
+
+LIAR = """
+import collections, decimal, enum, fractions, itertools
+LIES = {name: lambda self, *others: True for name in (
+    "__eq__", "__bool__", "__lt__", "__le__", "__gt__", "__ge__", "__contains__", "__instancecheck__"
+)} | {"__hash__": lambda self: 0, "__len__": lambda self: 1, "__iter__": lambda self: iter([7]),
+      "__int__": lambda self: 7, "__float__": lambda self: 7.0, "__index__": lambda self: 7,
+      "__repr__": lambda self: "7", "__str__": lambda self: "7", "__abs__": lambda self: 7,
+      "__getitem__": lambda self, key: 7, "__reversed__": lambda self: iter([7]),
+      "__sub__": lambda self, other: 0, "__rsub__": lambda self, other: 0}
+def f(base, *args):
+    return type("Liar", (base,), LIES)(*args)
+"""
+
+
+@pytest.mark.parametrize("call, honest", [
+    ("f(int, 3)", 3), ("f(float, 3.5)", 3.5), ("f(str, 'abc')", "abc"), ("f(bytes, b'ab')", b"ab"),
+    ("f(list, [1, 2, 3])", [1, 2, 3]), ("f(tuple, (1, 2))", (1, 2)), ("f(set, [1, 2])", {1, 2}),
+    ("f(frozenset, [1])", frozenset([1])), ("f(bytearray, b'ab')", b"ab"), ("f(complex, 1j)", 1j),
+])  # fmt: skip
+def test_an_object_that_lies_is_sent_as_what_it_is(roomy, call, honest):
+    """A subclass may say that it equals everything, has one item, and is seven: nobody asks it."""
+    (alone,), (nested,) = roomy.values([(LIAR, [call]), (LIAR, [f"[{call}]"])])
+    assert alone.value == honest and type(alone.value) is type(honest)
+    assert nested.value == [honest] and type(nested.value[0]) is type(honest)
+    tests = [Test(call, str(SECRET)), Test(call, "7"), Test(call, str(SECRET), tolerance=0.1),
+             Test(call, f"[{SECRET}]"), Test(call, str(SECRET), via=("sum",))]  # fmt: skip
+    assert Status.PASS not in roomy.judge([(LIAR, "f", tests)])[0].statuses
+
+
+@pytest.mark.parametrize("base", ["dict", "collections.OrderedDict", "collections.Counter",
+                                  "collections.defaultdict", "fractions.Fraction",
+                                  "decimal.Decimal", "collections.deque", "itertools.count",
+                                  "map"])  # fmt: skip
+def test_an_object_that_lies_about_its_items_forges_nothing(roomy, base):
+    """What it says is its own answer, of plain types, and no better than any other."""
+    args = {"map": "str, [1]", "itertools.count": "1"}.get(base, "")
+    program = LIAR + f"def g():\n    return f({base}, {args})\n"
+    tests = [Test("g()", str(SECRET)), Test("g()", f"[{SECRET}]"), Test("g()", f"{{1: {SECRET}}}"),
+             Test("g()", str(SECRET), via=("len",)), Test("g()", str(SECRET), via=("sum",)),
+             Test("g()", f"[{SECRET}]", via=("sorted",))]  # fmt: skip
+    assert Status.PASS not in roomy.judge([(program, "g", tests)])[0].statuses
+
+
+@pytest.mark.parametrize("body, test", [
+    ("yield from range(n)", "assert list(f(3)) == [0, 1, 2]"),
+    ("yield from range(n)", "assert sum(f(3)) == 3"),
+    ("return map(str, range(n))", "assert list(f(2)) == ['0', '1']"),
+    ("return zip(range(n), range(n))", "assert list(f(2)) == [(0, 0), (1, 1)]"),
+    ("return filter(None, range(n))", "assert list(f(3)) == [1, 2]"),
+    ("return reversed([1] * n)", "assert tuple(f(2)) == (1, 1)"),
+    ("return enumerate('ab')", "assert list(f(2)) == [(0, 'a'), (1, 'b')]"),
+    ("return range(n)", "assert list(f(2)) == [0, 1]"),
+    ("return range(n)", "assert len(f(2)) == 2"),
+    ("return {i: 1 for i in range(n)}.keys()", "assert sorted(f(2)) == [0, 1]"),
+    ("return {i: 1 for i in range(n)}.values()", "assert list(f(2)) == [1, 1]"),
+    ("return {i: 1 for i in range(n)}.items()", "assert sorted(f(2)) == [(0, 1), (1, 1)]"),
+    ("import collections\n    return collections.deque(range(n))", "assert list(f(2)) == [0, 1]"),
+    ("import itertools\n    return itertools.permutations(range(n))",
+     "assert list(f(2)) == [(0, 1), (1, 0)]"),
+])  # fmt: skip
+def test_an_iterator_is_what_is_made_of_its_items(roomy, body, test):
+    """With a generator as the ground truth no test of a question was valid, and nobody learned."""
+    program = f"def f(n):\n    {body}\n"
+    assert roomy.check([(program, [test])]) == [[Status.PASS]]
+    bare = test.replace("list(f(3))", "f(3)").replace("list(f(2))", "f(2)")
+    if bare != test:  # without it, an iterator equals no list
+        assert roomy.check([(program, [bare])]) == [[Status.FAIL]]
+
+
+@pytest.mark.parametrize("expression", [
+    "itertools.count()", "itertools.cycle([1])", "itertools.repeat([1, 2])", "iter(int, 1)",
+    "(x for x in itertools.count())", "[itertools.count()]", "range(10**12)",
+])  # fmt: skip
+def test_an_endless_iterator_ends(roomy, expression):
+    """It is taken apart up to the number of items that a value may have, and is too large then."""
+    program = f"import itertools\ndef f():\n    return {expression}\n"
+    (value,) = roomy.values([(program, ["f()"])])[0]
+    assert value.ok and value.value.type_name == "too large"
