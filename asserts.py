@@ -24,7 +24,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 MAX_SOURCE = 50_000  # characters of a value's source; `plain_size` of what a reply builds
-MAX_VALUE = 500_000  # `plain_size` of a value that a built-in is applied to: 250,000 items
+MAX_VALUE = 650_000  # `plain_size` of a value that a built-in is applied to: 325,000 items
 MAX_ORDERED = 200_000  # `plain_size` of items that are put in order
 MAX_DEPTH = 60  # nesting of a value; the parser stops at 200 open brackets
 MAX_COMPARED = 4_000_000  # comparisons that making a set may take

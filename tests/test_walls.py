@@ -88,7 +88,7 @@ REFUSED = {
     "a tee": "libc('tee', os.pipe()[0], os.pipe()[1], 1, 2)",
     "pairs of another family": "socket.socketpair(30, socket.SOCK_STREAM)",
     "pairs of datagrams": "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)",
-    "limits of another process": "resource.prlimit(2**22 - 2, resource.RLIMIT_CORE)",
+    "limits of another process": "resource.prlimit(2**22 - 2, resource.RLIMIT_NOFILE)",
     "segments of the machine": "libc('shmctl', 0, 13, None)",
     "queues of the machine": "libc('msgctl', 0, 11, None)",
     "what is in memory of a file": "libc('mincore', ctypes.c_void_p(id(0) & ~4095), 4096, bytes(1))",
