@@ -402,10 +402,10 @@ class Policy:
             p.copy_(master)
 
     def move_state(self, device: torch.device) -> None:
-        """Take the optimiser's state and separate masters to the device, or to pinned host memory."""
+        """Take the optimiser's state and separate masters to the device or to pinned host memory."""
         state = [master for _, master in self.apart()]
         for found in self.optimizer.state.values():
-            state += found.values()  # moments, and the step count: a loaded one lies with its master
+            state += found.values()  # step counts too: loaded ones lie where their masters do
         for i, tensor in enumerate(state):
             if tensor.device == device:
                 continue
