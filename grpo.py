@@ -238,15 +238,13 @@ def token_logprobs(states: Tensor, head: Tensor, targets: Tensor, temperature: f
     would take more memory than everything else.
     """
     size = max(CHUNK_NUMBERS * (16 if states.is_cuda else 1) // len(head), 1)
-    logprobs = [
-        checkpoint(chunk_logprobs, *chunk, head, temperature, use_reentrant=False)
-        for chunk in zip(states.split(size), targets.split(size), strict=True)
-    ]
-    return torch.cat(logprobs)
+    chunks = zip(states.split(size), targets.split(size), strict=True)
+    run = partial(checkpoint, chunk_logprobs, use_reentrant=False, preserve_rng_state=False)
+    return torch.cat([run(*chunk, head, temperature) for chunk in chunks])
 
 
 def chunk_logprobs(states: Tensor, targets: Tensor, head: Tensor, temperature: float) -> Tensor:
-    logits = F.linear(states, head).float() / temperature
+    logits = F.linear(states, head).float() / temperature  # (C, V)
     return -F.cross_entropy(logits, targets, reduction="none")
 
 
@@ -402,7 +400,7 @@ class Policy:
             p.copy_(master)
 
     def move_state(self, device: torch.device) -> None:
-        """Take the optimiser's state and separate masters to the device or to pinned host memory."""
+        """Take optimiser state and separate masters to the device, or to pinned host memory."""
         state = [master for _, master in self.apart()]
         for found in self.optimizer.state.values():
             state += found.values()  # step counts too: loaded ones lie where their masters do
