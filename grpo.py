@@ -260,8 +260,9 @@ class Policy:
     masters and moments wait in host memory. A model not in float32 has separate masters.
 
     Memory in bfloat16, measured on a CPU with SmolLM2-135M: 18.1 bytes per parameter (2 more with a
-    reference of its own), 20.3 at the peak of a step of 12 tokens; and 0.9 MB per token of a
-    micro-batch, that is 53 bytes per token, layer and unit of the hidden size.
+    reference of its own), 18.9 at the peak of a step of 12 tokens; and 0.8 MB per token of a
+    micro-batch, that is 47 bytes per token, layer and unit of the hidden size, where the MLP is 2.7
+    times as wide as that; a wider one takes more.
     """
 
     def __init__(
