@@ -186,14 +186,19 @@ def to_source(value: Any) -> str:
 
 def _source(value: Any) -> str:
     kind = type(value)
-    if kind in SEQUENCES:
-        text = ", ".join(map(_source, value))
-        return f"[{text}]" if kind is list else f"({text},)" if len(value) == 1 else f"({text})"
-    if kind in SETS:
-        text = f"{{{', '.join(sorted(map(_source, value)))}}}" if value else ""
-        return f"frozenset({text})" if kind is frozenset else text or "set()"
+    if kind is list:
+        return f"[{', '.join(map(_source, value))}]"
+    if kind is tuple:
+        return f"({', '.join(map(_source, value))}{',' * (len(value) == 1)})"
+    if kind in SETS and not value:
+        return f"{kind.__name__}()"
+    if kind is set:
+        return f"{{{', '.join(sorted(map(_source, value)))}}}"
+    if kind is frozenset:
+        return f"frozenset({_source(set(value))})"
     if kind is dict:
-        return f"{{{', '.join(f'{_source(k)}: {_source(v)}' for k, v in value.items())}}}"
+        pairs = [f"{_source(name)}: {_source(item)}" for name, item in value.items()]
+        return f"{{{', '.join(pairs)}}}"
     if kind is complex:
         return f"complex({_source(value.real)}, {_source(value.imag)})"
     if kind is float and not math.isfinite(value):
@@ -476,6 +481,8 @@ def _operate(function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     if size > MAX_SOURCE:
         raise ValueError("a result that is too large")
     result = function(a, b)
+    if type(result) is int and result.bit_length() > 4 * MAX_SOURCE:
+        raise ValueError("an integer without a source")  # and slow to divide
     if type(result) in SETS | {dict}:
         _distinct(result)
     return result
@@ -739,6 +746,7 @@ def _kept(statement: ast.stmt, names: Mapping[str, Any]) -> set[str]:
 
 
 # ---- replies ----
+ASSERT = re.compile(r"\s*assert\b")
 MARGIN = re.compile(r"^(?=[^\s)\]}])", re.MULTILINE)
 INDENTED = re.compile(r"^(?=[ \t]+assert\b)", re.MULTILINE)
 TEST_HEAD = re.compile(r"def test\w*\(\)[^:\n]*:[^\n]*\n")
@@ -797,13 +805,16 @@ def _statements(text: str, scope: Scope, top: bool = True) -> Iterator[ast.stmt]
 
 
 def _rescued(piece: str, pieces: list[str], scope: Scope) -> Iterator[ast.stmt]:
-    """What can be read of a piece that is no Python: an assert that goes on in the next pieces, or
-    one with indented asserts behind it, which are broken as they stand."""
+    """What can be read of a piece that is no Python.
+
+    "assert f('''a\\n" -> the assert, whose text goes on in the next of `pieces`;
+    "assert f(1) == 2\\n  assert f(3) == 4" -> the first, BROKEN.
+    """
     first, *rest = INDENTED.split(piece)
     tree = parse_python(first) if rest else _continued(piece, pieces, scope)
     if tree:
         yield from tree.body
-    elif re.match(r"\s*assert\b", first):
+    elif ASSERT.match(first):
         yield BROKEN
     yield from [BROKEN] * len(rest)
 
@@ -813,14 +824,14 @@ def _continued(piece: str, pieces: list[str], scope: Scope) -> ast.Module | None
 
     Half of the scope's budget may go into lines that are read once more for this.
     """
-    text = piece if re.match(r"\s*assert\b", piece) else ""
+    if not ASSERT.match(piece):
+        return None
     for count, more in enumerate(reversed(pieces), start=1):
-        scope.budget -= len(text)
-        spare = scope.budget > 10 * MAX_SOURCE and text.count("\n") < 50
-        if not text or not spare or re.match(r"\s*assert\b", more):
+        piece += more
+        scope.budget -= len(piece)
+        if ASSERT.match(more) or piece.count("\n") > 50 or scope.budget < 10 * MAX_SOURCE:
             return None
-        text += more
-        if tree := parse_python(text):
+        if tree := parse_python(piece):
             del pieces[-count:]
             return tree
     return None

@@ -627,7 +627,7 @@ def test_a_gpu_updates_as_the_cpu_does(offload):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_run_with_offload_goes_on_from_a_saved_state():
-    """The state is loaded while the masters wait on the host; the fused step wants it all together."""
+    """It is loaded while the masters wait on the host; the fused step needs all in one place."""
     settings = {"lr": 1e-3, "steps": 20, "warmup": 1, "offload": True}
     whole, resumed = (Policy(tiny().cuda().bfloat16(), **settings) for _ in range(2))
     whole.step([minibatch(0)])
