@@ -35,14 +35,15 @@ ANY_VALUE = ("Mbpp/164",)  # its oracle takes any answer
 def verify(path: str, workers: int | None = None, limit: int | None = None) -> bool:
     """Whether all is well; says what is not, and counts."""
     tasks, skipped = load_judged(path, limit)
-    jobs = [(task, task.question.reference) for task in tasks]
-    for task, reference in list(jobs):
+    jobs = []
+    for task in tasks:  # one after the other: all cases of a benchmark at once take gigabytes
         template = RAISING if task.question.id in ANY_VALUE else BROKEN
-        jobs.append((task, reference + template.replace("NAME", task.question.entry_point)))
+        broken = task.question.reference + template.replace("NAME", task.question.entry_point)
+        jobs += [(task, task.question.reference), (task, broken)]
     with open_box(tasks[0].kind, workers) as box:
         judge = Judge(tasks, box)
         passed = [all(verdict.values()) for verdict in judge(jobs)]
-        good, bad = passed[: len(tasks)], [not passes for passes in passed[len(tasks) :]]
+        good, bad = passed[::2], [not passes for passes in passed[1::2]]
         for name, count in (+judge.left_out).items():
             print(f"{name}: {count} inputs are left out, their values are too large")
         for task, reference_passes, broken_fails in zip(tasks, good, bad, strict=True):
