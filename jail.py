@@ -66,7 +66,7 @@ except ImportError:
 MAX_REPLY = 16 << 20  # bytes of one value as JSON
 # Items of a value, nested ones too, and their nesting. What is not a number, text or list counts
 # as eight more; so do the items of a set or dict that are containers.
-MAX_ITEMS, MAX_DEPTH = 2_000_000, 100
+MAX_ITEMS, MAX_DEPTH = 1_200_000, 100
 TOTAL = 4 * MAX_REPLY  # bytes of all values of a program; those beyond are "too large"
 FOLDER_MB, FOLDER_FILES = 64, 500  # size of the private folder
 FILE_ON_DISK = 4 << 20  # bytes of a file, where the folder lies on disk

@@ -1356,7 +1356,12 @@ def test_hostile_data_is_malformed_or_harmless(data):
 
 def seconds(work, *args):
     """CPU time of a piece of work, in what a million numbers show to be a second of a machine that
-    does nothing else: a busy one's seconds are shorter."""
+    does nothing else: a busy one's seconds are shorter. The best of three, for a look through all
+    that other tests have left in memory may fall into it."""
+    return min(seconds_once(work, *args) for _ in range(3))
+
+
+def seconds_once(work, *args):
     start = time.process_time()
     json.loads(b"[" + b"1.5," * 1_000_000 + b"1]")
     middle = time.process_time()
