@@ -19,18 +19,22 @@ program. Reinforcement learning searches for every hole, so:
   Nothing outlives a program, its worker or the trainer, also under SIGKILL.
 
 Layers, and what holds without them (`python sandbox.py` says which there are on a machine):
-- without the mount namespace, as in a plain container: the folder lies on disk, and its size is
-  looked at only as often as the clock is; modes, owners, times and attributes of files cannot be
-  changed at all; the times of last access of library files can be seen to change.
-- without the mount namespace and Landlock: what the user may read, a program reads; it writes no
-  file at all.
-- without the user namespace: threads are counted with those of the whole user, up to 4,096 more.
-- without the pid namespace: processes of the machine can be seen, not touched.
-- without seccomp: what it refuses hangs on the other layers; locks, leases and attributes can
-  carry notes from one program to another.
-Verdicts cannot be forged in any of these cases. macOS has resource limits and sessions alone.
-Not defended: faults of the kernel; side channels (timing, counters of the kernel); names and
-sizes of the host's files.
+- without the mount namespace, as in a plain container: the folder lies on disk, a file in it has
+  4 MiB at most, and its size is looked at only as often as the clock is (with what is deleted but
+  still held, unless a container's root may not look); modes, owners, times and attributes of files
+  cannot be changed at all; the times of last access of library files can be seen to change.
+- without Landlock: what the user may read can be read. Without the mount namespace too, nothing
+  can be written, not even the private folder.
+- without the user namespace: threads are counted with those of the whole user, up to 4,096 more,
+  and those of one program as often as the clock is looked at.
+- without the pid namespace: processes of the machine can be seen, not touched; no program can send
+  a signal to itself.
+- without seccomp: what it refuses hangs on the other layers; locks and leases can carry notes
+  between programs that run at the same time.
+Verdicts cannot be forged in any of these cases. With resource limits alone, as on macOS, programs
+can do what the user can, and change these files.
+Not defended: faults of the kernel; side channels (timing, counters of the kernel, which files of
+a library have been read); names and sizes of the host's files.
 """
 
 from __future__ import annotations
@@ -451,11 +455,17 @@ class Jail:
                 map_file.write(line)
 
     def mount(self) -> None:
-        """All that is mounted becomes read-only; over it an empty /proc, no data of ours, and a
-        place for the private folders, in which nothing else can be written."""
+        """All that is mounted becomes read-only, and of its devices only three can be opened; over
+        it an empty /proc, no data of ours, and a place for the private folders, in which nothing
+        else can be written."""
         syscall("mount", b"none", b"/", 0, 0x44000, 0)  # private, recursive
-        everything = struct.pack("4Q", 3, 0, 0, 0)  # read-only, no suid
+        devices = [b"/dev/null", b"/dev/zero", b"/dev/urandom"]
+        for device in devices:  # a mount of its own, for its own flags
+            syscall("mount", device, device, 0, 0x1000, 0)
+        everything = struct.pack("4Q", 7, 0, 0, 0)  # read-only, no suid, no devices
         syscall("mount_setattr", -100, b"/", 0x8000, everything, 32)  # recursive
+        for device in devices:
+            syscall("mount_setattr", -100, device, 0, struct.pack("4Q", 0, 4, 0, 0), 32)
         for path in "/proc", HIDDEN, self.home:
             if os.path.isdir(path):
                 syscall("mount", b"none", path.encode(), b"tmpfs", 6, b"mode=755,size=4k")
@@ -592,10 +602,9 @@ def put_on_later(jail: Jail, memory_mb: int, threads: int) -> None:
         jail.put_on("landlock", try_out, prepared("landlock_restrict_self", RULES, 0))
     if jail.active("landlock"):
         jail.last.append(prepared("landlock_restrict_self", RULES, 0))
-    shared = jail.seccomp(FORBIDDEN, rules=short_lists()) if MACHINE else None
-    jail.put_on("seccomp", try_out, shared)
+    jail.put_on("seccomp", lambda: try_out(jail.seccomp(FORBIDDEN, rules=short_lists())))
     if jail.active("seccomp"):
-        shared()
+        jail.seccomp(FORBIDDEN, rules=short_lists())()
         open_to_all = not (jail.active("mount namespace") or jail.active("landlock"))
         missing = [layer for layer in jail.state if not jail.active(layer)]
         stand_ins = [STAND_INS[x] for x in [*missing, *["files"] * open_to_all] if x in STAND_INS]

@@ -338,61 +338,176 @@ GUARDS = [
     Guard(
         "sleeping has a limit for a program, not for a call", "jail.py",
         "            self.sleep -= slept(self.asleep, (now, cpu, awake))\n",
-        "            self.sleep = min(self.sleep, 3 * self.cpu + 1 - slept(self.asleep, (now, cpu, awake)))\n",
-        ("tests/test_sandbox.py::test_sleeping_has_a_limit_for_the_program",),
+        "            passed = slept(self.asleep, (now, cpu, awake))\n"
+        "            self.sleep = min(self.sleep, 3 * self.cpu + 1 - passed)\n",
+        (
+            "tests/test_sandbox.py::test_sleeping_has_a_limit_for_the_program",
+            "tests/test_walls.py::test_no_program_holds_a_worker_by_sleeping",
+        ),
+    ),
+    Guard(
+        "what threads wait for each other is no work", "jail.py",
+        "max(cpu - cpu_then, *busy, 0.0)", "max(cpu - cpu_then, sum(busy))",
+        ("tests/test_walls.py::test_no_program_holds_a_worker_by_sleeping",),
+    ),
+    Guard(
+        "time in which a program only seems to work is counted later", "jail.py",
+        "            self.asleep = now, cpu, awake\n        left",
+        "        self.asleep = now, cpu, awake\n        left",
+        ("tests/test_walls.py::test_no_program_holds_a_worker_by_sleeping",),
     ),
     Guard(
         "the items of a reply are counted before it is decoded", "sandbox.py",
         "    if jail.weight(data) > MAX_ITEMS:", "    if False:",
-        ("tests/test_sandbox.py::test_a_reply_of_too_many_items_is_not_decoded",),
+        (
+            "tests/test_sandbox.py::test_a_reply_of_too_many_items_is_not_decoded",
+            "tests/test_sandbox_attacks.py::test_the_largest_reply_of_each_kind_is_read_within_a_second",
+        ),
+    ),
+    Guard(
+        "a reply is read once", "sandbox.py",
+        "read=lru_cache(maxsize=1)(value)", "read=value",
+        ("tests/test_sandbox_attacks.py::test_a_reply_is_read_once_for_all_tests_of_its_call",),
+    ),
+    Guard(
+        "only the reference says ranges", "sandbox.py",
+        "tags: dict[str, tuple[type, Callable]] = TAGS) -> Value:",
+        "tags: dict[str, tuple[type, Callable]] = TAGS_OF_A_CALL) -> Value:",
+        (
+            "tests/test_sandbox_attacks.py::test_only_the_reference_says_ranges",
+            "tests/test_sandbox_attacks.py::test_hostile_data_is_malformed_or_harmless",
+        ),
+    ),
+    Guard(
+        "a folder for each program", "jail.py",
+        "                syscall(\"umount2\", self.folder.encode(), 2)\n",
+        "                self.new_folder = lambda: None\n",
+        (
+            "tests/test_walls.py::test_the_mode_of_the_folder_is_not_left_behind",
+            "tests/test_walls.py::test_attributes_of_the_folder_are_not_left_behind",
+            "tests/test_walls.py::test_times_of_the_folder_are_not_left_behind",
+            "tests/test_walls.py::test_files_in_and_beside_the_folder_are_not_left_behind",
+            "tests/test_walls.py::test_two_wrong_programs_are_no_better_together",
+        ),
     ),
     Guard(
         "a program has descriptors of its own", "jail.py",
         '            os.dup2(os.open("/dev/null", os.O_RDWR), standard)', "            pass",
-        ("tests/test_walls.py::test_nothing_that_a_program_leaves_is_found_by_the_next",),
+        (
+            "tests/test_walls.py::test_flags_of_descriptors_0_to_2_are_not_left_behind",
+            "tests/test_walls.py::test_two_wrong_programs_are_no_better_together",
+        ),
     ),
     Guard(
         "fcntl has a short list of commands", "jail.py",
         '    ops += rule("fcntl", op(LOAD, LOW[1]), *locks, *only(LOW[1], FCNTL))\n', "",
         (
-            "tests/test_walls.py::test_what_a_function_never_needs_is_refused",
-            "tests/test_walls.py::test_locks_of_one_worker_are_not_seen_by_another",
+            "tests/test_walls.py::test_owners_and_signals_of_descriptors_cannot_be_set",
+            "tests/test_walls.py::test_locks_are_seen_by_no_other_program_nor_worker",
+            "tests/test_walls.py::test_no_lease_keeps_others_from_a_library",
+            "tests/test_walls.py::test_write_hints_cannot_be_set",
         ),
     ),
     Guard(
         "ioctl has a short list of commands", "jail.py",
         '    ops += rule("ioctl", *only(LOW[1], IOCTL))\n', "",
-        ("tests/test_walls.py::test_what_a_function_never_needs_is_refused",),
+        (
+            "tests/test_walls.py::test_inode_flags_of_the_folder_are_not_left_behind",
+            "tests/test_walls.py::test_owners_and_signals_of_descriptors_cannot_be_set",
+        ),
     ),
     Guard(
         "no pages are kept in pipes", "jail.py",
         "vmsplice 278 75, splice 275 76,\ntee 276 77, ", "",
-        ("tests/test_walls.py::test_what_a_function_never_needs_is_refused",),
+        ("tests/test_walls.py::test_calls_that_a_function_never_needs_are_refused",),
+    ),
+    Guard(
+        "a program stays the user that it is", "jail.py",
+        "setuid 105 146, setreuid 113 145, setresuid 117 147, setfsuid 122 151, ", "",
+        ("tests/test_walls.py::test_calls_that_a_function_never_needs_are_refused",),
     ),
     Guard(
         "calls younger than the list are unknown", "jail.py",
         "[op(AT_LEAST, NEWEST, 0, 1), UNKNOWN]", "[]",
-        ("tests/test_walls.py::test_what_a_function_never_needs_is_refused",),
+        ("tests/test_walls.py::test_calls_newer_than_the_list_are_unknown",),
+    ),
+    Guard(
+        "threads share their descriptors", "jail.py",
+        "THREAD = 0x10400", "THREAD = 0x10000",
+        ("tests/test_walls.py::test_threads_share_their_descriptors",),
+    ),
+    Guard(
+        "pages lie near each other", "jail.py",
+        '    ops += rule("mmap", *only(HIGH[0], (0, near - 1, near, near + 1)))\n', "",
+        ("tests/test_walls.py::test_memory_of_a_worker_stays_under_its_bound_from_outside",),
+    ),
+    Guard(
+        "a crash starts no handler", "jail.py",
+        'wanted = {"CORE": 1,', 'wanted = {"CORE": 0,',
+        ("tests/test_walls.py::test_a_crash_starts_no_handler_of_the_machines",),
+    ),
+    Guard(
+        "devices of the machine are shut", "jail.py",
+        "everything = struct.pack(\"4Q\", 7, 0, 0, 0)", "everything = struct.pack(\"4Q\", 3, 0, 0, 0)",
+        ("tests/test_walls.py::test_three_devices_can_be_opened",),
+    ),
+    Guard(
+        "nothing is written where every file is open", "jail.py",
+        "for call, flags in [(\"open\", LOW[1]), (\"openat\", LOW[2])] if reads_only else []:",
+        "for call, flags in []:",
+        ("tests/test_walls.py::test_nothing_is_written_where_every_file_is_open",),
+    ),
+    Guard(
+        "the trainer's memory is shut", "sandbox.py",
+        "        jail.keep_memory_private(self.state)", "        pass",
+        ("tests/test_walls.py::test_no_forgery_passes_for_a_user_that_is_not_root",),
+    ),
+    Guard(
+        "our folder is not on a program's path", "jail.py",
+        "    if not HERE.endswith(\"-packages\"):", "    if False:",
+        ("tests/test_walls.py::test_an_installation_in_place_shows_nothing_of_ours",),
+    ),
+    Guard(
+        "threads are counted from outside", "jail.py",
+        " or len(awake) > THREADS", "",
+        ("tests/test_walls.py::test_threads_are_bounded_and_starve_nobody_else",),
+    ),
+    Guard(
+        "deleted files count", "jail.py",
+        "files, size = 0, self.deleted()", "files, size = 0, 0",
+        (
+            "tests/test_walls.py::test_a_folder_on_disk_is_bounded",
+            "tests/test_walls.py::test_a_folder_on_disk_is_bounded_for_a_user_that_is_not_root",
+        ),
+    ),
+    Guard(
+        "a folder that cannot be looked into is full", "jail.py",
+        "too long a path\n            return True", "too long a path\n            pass",
+        ("tests/test_walls.py::test_a_folder_on_disk_is_bounded_for_a_user_that_is_not_root",),
+    ),
+    Guard(
+        "a folder is given rights before it is moved", "jail.py",
+        "                if os.path.isdir(old) and not os.path.islink(old):\n", "                if False:\n",
+        ("tests/test_walls.py::test_folders_without_rights_in_a_folder_do_not_end_the_worker",),
     ),
     Guard(
         "values of library types become plain where they are sent", "jail.py",
-        "    if (plain := as_plain(value, kind)) is not value:", "    if (plain := value) is not value:",
-        ("tests/test_walls.py::test_values_of_library_types_are_the_plain_values_that_they_stand_for",),
+        "    if (plain := as_plain(value, kind)) is not value:",
+        "    if (plain := value) is not value:",
+        (
+            "tests/test_sandbox_attacks.py::test_right_answers_in_the_types_of_libraries_are_right",
+            "tests/test_sandbox_attacks.py::test_an_object_that_lies_is_sent_as_what_it_is",
+        ),
     ),
     Guard(
         "iterators travel as their items", "jail.py",
         '    if kind in LISTED or hasattr(kind, "__next__"):', "    if False:",
-        ("tests/test_walls.py::test_iterators_travel_as_their_items",),
+        ("tests/test_sandbox_attacks.py::test_an_iterator_is_what_is_made_of_its_items",),
     ),
     Guard(
         "an exception's name that could be ours is quoted", "sandbox.py",
         "repr(name) if name in WORDS else name", "name",
         ("tests/test_codea1.py::test_an_exceptions_name_is_not_the_supervisors_word",),
-    ),
-    Guard(
-        "a folder is given rights before it is moved", "jail.py",
-        "                if os.path.isdir(old) and not os.path.islink(old):\n", "                if False:\n",
-        ("tests/test_walls.py::test_folders_without_rights_do_not_end_a_worker_of_an_ordinary_user",),
     ),
 ]  # fmt: skip
 

@@ -988,7 +988,7 @@ def f():
 import threading, time
 def f():
     threading.stack_size(32768)
-    for _ in range(1000):
+    for _ in range(5000):
         threading.Thread(target=time.sleep, args=[100], daemon=True).start()
 
 ## memory: a million empty files take the inodes of the disk, or minutes to remove
@@ -1919,7 +1919,7 @@ def test_what_no_plain_value_says_exactly_is_opaque(roomy, expression, kind):
 LIAR = """
 import collections, decimal, enum, fractions, itertools
 LIES = {name: lambda self, *others: True for name in (
-    "__eq__", "__bool__", "__lt__", "__le__", "__gt__", "__ge__", "__contains__", "__instancecheck__"
+    "__eq__", "__bool__", "__lt__", "__le__", "__gt__", "__ge__", "__contains__"
 )} | {"__hash__": lambda self: 0, "__len__": lambda self: 1, "__iter__": lambda self: iter([7]),
       "__int__": lambda self: 7, "__float__": lambda self: 7.0, "__index__": lambda self: 7,
       "__repr__": lambda self: "7", "__str__": lambda self: "7", "__abs__": lambda self: 7,
