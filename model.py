@@ -370,7 +370,7 @@ PREFILL_TOKENS = 4096  # of prompts that run through the model together, at most
 CACHE_BYTES = 2 << 30  # for keys and values on a CPU; on a GPU half of what is free
 CHECK_EVERY = 4  # decode steps between two looks at which rows have ended
 SHRINK_AT = 0.75  # share in use under which slots (once none waits) and columns are dropped
-PACK_FROM = 1 << 18  # entries of a matrix from which packing it pays on a CPU
+PACK_FROM = 1 << 18  # entries of a matrix from which packing pays on a CPU: small ones get slower
 
 
 @dataclass(frozen=True)
@@ -547,34 +547,40 @@ class Slots:
     logprobs: Tensor  # like ids
 
 
+@dataclass
 class Sampler:
-    """One `stream`: its rows, each a (prompt index, sample index), S of them at a time in slots.
+    """One `stream`: its rows, each a (prompt index, sample index), some at a time in slots.
 
     `refill` puts waiting rows into free slots, with the keys and values of their prompts from
     `prefill`; `decode` adds tokens to all slots; `collect` takes out what has ended.
     """
 
+    model: Qwen2  # from `for_sampling`
+    prompts: list[list[int]]
+    n: int
+    limits: list[int]
+    size: int  # slots at most
+    seed: int
+    pick: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # logits, uniforms -> ids, log-probs
+    eos_ids: set[int]
+    cuda_graphs: bool
+
     @torch.inference_mode()
-    def __init__(
-        self, model: Qwen2, prompts: list[list[int]], n: int, limits: list[int], slots: int,
-        seed: int, pick: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], eos_ids: set[int],
-        cuda_graphs: bool,
-    ):
-        self.model, self.prompts, self.n, self.limits = model, prompts, n, limits
-        self.seed, self.pick, self.eos_ids, self.cuda_graphs = seed, pick, eos_ids, cuda_graphs
+    def __post_init__(self) -> None:
         # No long reply starts last, and prompts that begin alike are prefilled together.
-        order = sorted(range(len(prompts)), key=lambda i: (-limits[i], prompts[i]))
-        self.waiting = deque((i, s) for i in order for s in range(n))
-        self.at_once = max(PREFILL_TOKENS // max(map(len, prompts)), 1)  # prompts
-        size, c = min(slots, len(self.waiting)), model.config
+        order = sorted(range(len(self.prompts)), key=lambda i: (-self.limits[i], self.prompts[i]))
+        self.waiting = deque((prompt, sample) for prompt in order for sample in range(self.n))
+        self.at_once = max(PREFILL_TOKENS // max(map(len, self.prompts)), 1)  # prompts
+        size, c = min(self.size, len(self.waiting)), self.model.config
         self.rows: list[tuple[int, int] | None] = [None] * size  # None: a free slot
         self.found: dict[int, list[Tensor]] = {}  # of the next row's prompt, if it is prefilled
-        with model.head.device:
-            self.ends = torch.tensor(sorted(eos_ids), dtype=torch.int64)
-            done, ids = torch.ones(size).bool(), torch.zeros(size, max(limits) + 1)
+        with self.model.head.device:
+            self.ends = torch.tensor(sorted(self.eos_ids), dtype=torch.int64)
+            done, ids = torch.ones(size).bool(), torch.zeros(size, max(self.limits) + 1)
             self.slots = Slots(*torch.zeros(5, size).long(), done, ids.long(), ids)
-            empty = torch.zeros(2, size, c.num_key_value_heads, 0, c.head_dim).to(model.head.dtype)
-        self.cache = [empty] * c.num_hidden_layers  # keys and values of each layer (2, S, K, C, D)
+            cache = torch.zeros(2, size, c.num_key_value_heads, 0, c.head_dim)
+        # Keys and values of each layer (2, S, K, C, D); no columns yet.
+        self.cache = [cache.to(self.model.head.dtype)] * c.num_hidden_layers
         self.graph: torch.cuda.CUDAGraph | None = None  # of a step on these slots and cache
 
     @torch.inference_mode()  # left at each yield: the caller's code does not run in it
@@ -627,9 +633,8 @@ class Sampler:
         All run as one row, in which what they begin with in common stands once.
         """
         ids, positions, places = merged([self.prompts[prompt][:-1] for prompt in prompts])
-        ids, positions, *places = (
-            torch.tensor(x, dtype=torch.int64, device=self.slots.key.device)
-            for x in (ids, positions, *places))
+        with self.slots.key.device:
+            ids, positions, *places = (torch.tensor(x).long() for x in (ids, positions, *places))
         found = {prompt: [] for prompt in prompts}
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

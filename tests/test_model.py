@@ -1,7 +1,8 @@
-"""model.py against transformers at toy size, and the faults that samplers, loaders and chat frames are known for."""
+"""model.py against transformers at toy size, and known faults of samplers, loaders and frames."""
 
 import doctest
 import json
+import math
 import os
 
 import pytest
@@ -34,7 +35,8 @@ SIZES = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidd
 
 def tiny(seed=0, std=0.3, **changes):
     torch.manual_seed(seed)
-    return Qwen2(Config(**SIZES | {"initializer_range": std, "tie_word_embeddings": True} | changes))
+    settings = SIZES | {"initializer_range": std, "tie_word_embeddings": True} | changes
+    return Qwen2(Config(**settings))
 
 
 # ---------------------------------------------------------------- choosing a token
@@ -82,8 +84,9 @@ def test_temperature_zero_is_argmax_and_small_ones_stay_finite():
 
 
 def test_log_probs_do_not_know_of_the_filters():
-    ids, logprobs = choose(torch.tensor([PROBS]).log(), torch.tensor([0.5]), 1.0, top_p=0.3, top_k=1)
-    assert ids.tolist() == [0] and logprobs.item() == pytest.approx(torch.tensor(0.45).log().item(), abs=1e-6)
+    logits, u = torch.tensor([PROBS]).log(), torch.tensor([0.5])
+    ids, logprobs = choose(logits, u, 1.0, top_p=0.3, top_k=1)
+    assert ids.tolist() == [0] and logprobs.item() == pytest.approx(math.log(0.45), abs=1e-6)
 
 
 def test_the_largest_uniform_never_picks_an_id_without_probability():
@@ -98,7 +101,8 @@ def test_random_streams_differ_by_seed_prompt_sample_and_position_only():
     u = uniforms(row_keys(3, grid[:, 0], grid[:, 1])[:, None], torch.arange(64))
     assert len(u.unique()) > 0.999 * u.numel() and 0 <= u.min() and u.max() < 1
     assert abs(u.mean() - 0.5) < 0.015 and abs(u.var() - 1 / 12) < 0.005
-    again, other = (uniforms(row_keys(seed, torch.tensor(5), torch.tensor(2)), torch.arange(64)) for seed in (3, 4))
+    keys = [row_keys(seed, torch.tensor(5), torch.tensor(2)) for seed in (3, 4)]
+    again, other = (uniforms(key, torch.arange(64)) for key in keys)
     assert torch.equal(u[5 * 8 + 2], again) and not torch.equal(again, other)
 
 
@@ -121,7 +125,8 @@ def naive(model, prompts, n, limits, temperature, eos_ids, vocab_size, seed):
             key = row_keys(seed, torch.tensor([i]), torch.tensor([s]))
             while len(logprobs) < limits[i] and not (logprobs and ids[-1] in eos_ids):
                 logits = model(torch.tensor([ids]))[:, -1, :vocab_size]
-                token, logprob = choose(logits, uniforms(key, torch.tensor([len(logprobs)])), temperature)
+                u = uniforms(key, torch.tensor([len(logprobs)]))
+                token, logprob = choose(logits, u, temperature)
                 ids.append(token.item())
                 logprobs.append(logprob.item())
             rows.append((tuple(ids[len(prompt):]), logprobs))
@@ -132,7 +137,8 @@ def naive(model, prompts, n, limits, temperature, eos_ids, vocab_size, seed):
 def test_ids_equal_a_sampler_without_cache_on_the_same_uniforms(temperature):
     model, prompts, limits = tiny(), ragged(5, 12), [9, 3, 17, 1, 12]
     want = naive(model, prompts, 3, limits, temperature, {5, 9}, 90, seed=7)
-    found = generate(model, prompts, 3, limits, temperature, eos_ids=(9, 5), vocab_size=90, seed=7, slots=4)
+    found = generate(model, prompts, 3, limits, temperature, eos_ids=(9, 5), vocab_size=90, seed=7,
+                     slots=4)
     samples = [sample for group in found for sample in group]
     assert [s.ids for s in samples] == [ids for ids, _ in want]
     assert any(len(s.ids) < 3 for s in samples), "no row ended early: the test shows nothing"
@@ -143,9 +149,10 @@ def test_ids_equal_a_sampler_without_cache_on_the_same_uniforms(temperature):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_rows_do_not_depend_on_their_company(temperature):
-    """64 ragged rows through 7 slots, with refill, have the ids that each row has alone in one slot."""
+    """64 ragged rows through 7 slots, with refill, have the ids that each has alone in one slot."""
     model, prompts, limits = tiny(), ragged(16, 30), [1 + 7 * i % 25 for i in range(16)]
-    runs = [generate(model, prompts, 4, limits, temperature, eos_ids=(5,), seed=2, slots=slots) for slots in (1, 7, 64)]
+    settings = {"temperature": temperature, "eos_ids": (5,), "seed": 2}
+    runs = [generate(model, prompts, 4, limits, slots=slots, **settings) for slots in (1, 7, 64)]
     for run in runs[1:]:
         for alone, row in zip(sum(runs[0], []), sum(run, []), strict=True):
             assert row.ids == alone.ids and row.logprobs == pytest.approx(alone.logprobs, abs=1e-4)
@@ -172,28 +179,38 @@ def test_a_prompt_is_prefilled_once_however_its_samples_are_spread(monkeypatch):
         assert sorted(seen) == list(range(12))
 
 
+def row_lengths(monkeypatch):
+    """The list that the length of each row that runs through a model is added to from now on."""
+    lengths, hidden = [], Qwen2.hidden
+
+    def watched(self, ids, *args):
+        lengths.append(ids.shape[1])
+        return hidden(self, ids, *args)
+
+    monkeypatch.setattr(Qwen2, "hidden", watched)
+    return lengths
+
+
 def test_beginnings_in_common_run_once_and_change_nothing(monkeypatch):
-    """Prompts share a system text, and a tester's prompts the question: one row holds each shared token once."""
+    """Prompts share a system text, and a tester's the question: each shared token runs once."""
     model, (system, question, *programs) = tiny(), ragged(6, 20)
     prompts = [system + question + program for program in programs]
-    prompts += [prompts[0], system + question[:-3], system, question, system[:1]]  # the same, beginnings, an end
+    # One more of the same, beginnings, an end.
+    prompts += [prompts[0], system + question[:-3], system, question, system[:1]]
     alone = [generate(model, [prompt], 1, 6, 0.0) for prompt in prompts]
-    sizes, hidden = [], Qwen2.hidden
-    monkeypatch.setattr(Qwen2, "hidden", lambda self, ids, *args, **kwargs: sizes.append(ids.shape[1]) or hidden(
-        self, ids, *args, **kwargs))
+    sizes = row_lengths(monkeypatch)
     together = generate(model, prompts, 1, 6, 0.0)
     assert sizes[0] == len({tuple(prompt[:i]) for prompt in prompts for i in range(1, len(prompt))})
     for (one,), ((other,),) in zip(together, alone, strict=True):
         assert one.ids == other.ids and one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
-    for same in ([tuple(prompt) for prompt in prompts], [torch.tensor(prompt) for prompt in prompts]):
-        assert [one.ids for (one,) in generate(model, same, 1, 6, 0.0)] == [one.ids for (one,) in together]
+    for kind in (tuple, torch.tensor):
+        same = generate(model, [kind(prompt) for prompt in prompts], 1, 6, 0.0)
+        assert [one.ids for (one,) in same] == [one.ids for (one,) in together]
 
 
 def test_prompts_that_begin_alike_are_prefilled_side_by_side(monkeypatch):
-    """Two questions' prompts that come in turn, in waves of two: each wave holds two prompts of one question."""
-    model, questions, sizes, hidden = tiny(), [[5] * 20, [7] * 20], [], Qwen2.hidden
-    monkeypatch.setattr(Qwen2, "hidden", lambda self, ids, *args, **kwargs: sizes.append(ids.shape[1]) or hidden(
-        self, ids, *args, **kwargs))
+    """Two questions' prompts in turn, prefilled two by two: each time two of one question."""
+    model, questions, sizes = tiny(), [[5] * 20, [7] * 20], row_lengths(monkeypatch)
     monkeypatch.setattr("model.PREFILL_TOKENS", 44)
     generate(model, [[*question, i, 9] for i in range(4) for question in questions], 1, 1, 0.0)
     assert [n for n in sizes if n > 1] == [22] * 4  # 20 in common, and one of each
@@ -214,7 +231,7 @@ def test_the_cache_follows_the_memory_budget_and_the_need(monkeypatch):
     generate(model, prompts, 2, 40)
     assert max(rows for rows, _ in sizes) == 3
     sizes.clear()
-    generate(model, [[1, 2, 3]], 2, 5000, eos_ids=range(97))  # every id ends: the rows need four columns
+    generate(model, [[1, 2, 3]], 2, 5000, eos_ids=range(97))  # every id ends: four columns do
     assert max(columns for _, columns in sizes) <= 64
 
 
@@ -228,7 +245,7 @@ def test_padding_rows_of_the_vocabulary_are_never_sampled():
         assert max(sample.ids) < 90
     sample = generate(model, prompts[:1], 1, 4, vocab_size=90, seed=3)[0][0]
     with torch.no_grad():
-        logits = model(torch.tensor([prompts[0] + list(sample.ids)]))[0, len(prompts[0]) - 1:-1, :90]
+        logits = model(torch.tensor([[*prompts[0], *sample.ids]]))[0, len(prompts[0]) - 1:-1, :90]
     want = logits.log_softmax(-1).gather(1, torch.tensor(sample.ids)[:, None])[:, 0]
     assert sample.logprobs == pytest.approx(want.tolist(), abs=1e-4)
 
@@ -298,14 +315,15 @@ def test_bfloat16_samples_too():
     for prompt, group in zip(prompts, generate(model, prompts, 2, 6), strict=True):
         for sample in group:
             with torch.no_grad():
-                logits = model(torch.tensor([prompt + list(sample.ids)]))[0, len(prompt) - 1:-1].float()
-            want = logits.log_softmax(-1).gather(1, torch.tensor(sample.ids)[:, None])[:, 0]
+                logits = model(torch.tensor([[*prompt, *sample.ids]]))[0, len(prompt) - 1:-1]
+            want = logits.float().log_softmax(-1).gather(1, torch.tensor(sample.ids)[:, None])[:, 0]
             assert sample.logprobs == pytest.approx(want.tolist(), abs=0.2)
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    ({"temperature": -0.1}, "temperature"), ({"temperature": float("nan")}, "temperature"), ({"top_p": 0.0}, "top_p"),
-    ({"top_k": -1}, "top_k"), ({"n": 0}, "n >= 1"), ({"max_new_tokens": 0}, "max_new_tokens"),
+    ({"temperature": -0.1}, "temperature"), ({"temperature": float("nan")}, "temperature"),
+    ({"top_p": 0.0}, "top_p"), ({"top_k": -1}, "top_k"), ({"n": 0}, "n >= 1"),
+    ({"max_new_tokens": 0}, "max_new_tokens"),
     ({"max_new_tokens": [3, 3]}, "max_new_tokens"), ({"prompts": [[]]}, "empty")])
 def test_arguments_out_of_range_are_named_by_the_call_itself(arguments, words):
     """Not at the first prompt that is asked for, where the traceback shows another place."""
@@ -342,8 +360,8 @@ def edit_weights(path, change):
 
 @pytest.mark.parametrize(("change", "words"), [
     (lambda w: w.pop("model.layers.1.mlp.up_proj.weight"), "Missing.*layers.1.mlp.up_proj"),
-    (lambda w: w.update({"model.layers.7.mlp.up_proj.weight": torch.zeros(2)}), "Unexpected.*layers.7"),
-    (lambda w: w.update({"model.norm.weight": torch.zeros(31)}), "size mismatch for model.norm.weight.*31.*32"),
+    (lambda w: w.update({"model.layers.7.norm.weight": torch.zeros(2)}), "Unexpected.*layers.7"),
+    (lambda w: w.update({"model.norm.weight": torch.zeros(31)}), "mismatch for model.norm.*31.*32"),
     (lambda w: w.update({"lm_head.weight": torch.zeros(97, 32)}), "lm_head.weight differs"),
 ])
 def test_weights_that_do_not_fit_are_named(tmp_path, change, words):
@@ -355,7 +373,8 @@ def test_weights_that_do_not_fit_are_named(tmp_path, change, words):
 
 def test_a_stray_head_that_equals_the_embedding_is_welcome(tmp_path):
     model = write_checkpoint(tmp_path)
-    edit_weights(tmp_path, lambda w: w.update({"lm_head.weight": w["model.embed_tokens.weight"].clone()}))
+    same = {"lm_head.weight": model.head.detach().clone()}
+    edit_weights(tmp_path, lambda w: w.update(same))
     loaded = Qwen2.from_pretrained(tmp_path)
     assert torch.equal(loaded(torch.arange(5)[None]), model(torch.arange(5)[None]))
 
@@ -371,11 +390,15 @@ def test_shards_are_read_and_a_missing_one_is_named(tmp_path):
     model = write_checkpoint(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     (tmp_path / "model.safetensors").unlink()
-    shard_of = {name: f"model-0000{1 + i % 2}-of-00002.safetensors" for i, name in enumerate(weights)}
-    for shard in set(shard_of.values()):
-        save_file({name: weights[name] for name in weights if shard_of[name] == shard}, tmp_path / shard)
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shard_of}))
-    assert torch.equal(Qwen2.from_pretrained(tmp_path)(torch.arange(5)[None]), model(torch.arange(5)[None]))
+    shards = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    shard_of = {name: shards[i % 2] for i, name in enumerate(weights)}
+    for shard in shards:
+        part = {name: weights[name] for name in weights if shard_of[name] == shard}
+        save_file(part, tmp_path / shard)
+    index = json.dumps({"metadata": {}, "weight_map": shard_of})
+    (tmp_path / "model.safetensors.index.json").write_text(index)
+    ids = torch.arange(5)[None]
+    assert torch.equal(Qwen2.from_pretrained(tmp_path)(ids), model(ids))
     (tmp_path / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(ValueError, match="model-00002-of-00002.safetensors is missing"):
         Qwen2.from_pretrained(tmp_path)
@@ -390,7 +413,10 @@ RAW = SIZES | {"model_type": "qwen2", "rope_theta": 1e6}
     ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
     ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "RoPE scaling.*yarn"),
     ({"rope_parameters": {"rope_type": "linear", "rope_theta": 1e6}}, "RoPE scaling.*linear"),
-    ({"rope_parameters": {"rope_theta": 5e5}}, "two RoPE bases"), ({"hidden_size": None}, "lacks hidden_size"),
+    ({"rope_parameters": {"rope_theta": 5e5}}, "two RoPE bases"),
+    ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor 0.5"),
+    ({"attention_dropout": 0.1}, "attention_dropout 0.1"),
+    ({"hidden_size": None}, "lacks hidden_size"),
     ({"num_key_value_heads": 3}, "3 kv heads")])
 def test_what_the_model_does_not_compute_is_refused_by_name(change, words):
     assert Config.from_dict(RAW).rope_theta == 1e6
@@ -399,10 +425,12 @@ def test_what_the_model_does_not_compute_is_refused_by_name(change, words):
 
 
 def test_both_places_of_the_rope_base_are_read_and_written():
-    newer = {k: v for k, v in RAW.items() if k != "rope_theta"} | {"rope_parameters": {"rope_theta": 3e5}}
+    newer = {key: RAW[key] for key in RAW if key != "rope_theta"}
+    newer["rope_parameters"] = {"rope_theta": 3e5}
     assert Config.from_dict(newer).rope_theta == 3e5 and Config.from_dict(RAW).rope_theta == 1e6
     saved = Config.from_dict(newer | {"sliding_window": 7}).to_dict()
-    assert saved["rope_theta"] == saved["rope_parameters"]["rope_theta"] == 3e5 and saved["sliding_window"] == 7
+    assert saved["rope_theta"] == saved["rope_parameters"]["rope_theta"] == 3e5
+    assert saved["sliding_window"] == 7
 
 
 def test_tied_weights_stay_one_tensor_through_load_step_and_save(tmp_path):
@@ -444,11 +472,12 @@ def test_logits_gradients_and_greedy_ids_equal_transformers(tmp_path, tied, kv_h
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(kv_heads)
-    config = Qwen2Config(**SIZES | {"num_key_value_heads": kv_heads, "initializer_range": 0.2}, rope_theta=5e5,
-                         tie_word_embeddings=tied, eos_token_id=96)
+    sizes = SIZES | {"num_key_value_heads": kv_heads, "initializer_range": 0.2}
+    config = Qwen2Config(**sizes, rope_theta=5e5, tie_word_embeddings=tied, eos_token_id=96)
     theirs = Qwen2ForCausalLM(config).eval()
     with torch.no_grad():
-        for name, weight in theirs.named_parameters():  # biases and norms start at constants: wrong use would not show
+        for name, weight in theirs.named_parameters():
+            # Biases and norms start at constants: wrong use would not show.
             if "bias" in name or "norm" in name:
                 weight += 0.3 * torch.randn_like(weight)
     theirs.save_pretrained(tmp_path)
@@ -466,16 +495,18 @@ def test_logits_gradients_and_greedy_ids_equal_transformers(tmp_path, tied, kv_h
     assert set(grads) == {name for name, _ in ours.named_parameters()}
     for name, p in ours.named_parameters():
         assert torch.allclose(p.grad, grads[name], atol=1e-5, rtol=1e-4), name
-    greedy = theirs.generate(ids[:1, :7], max_new_tokens=12, do_sample=False, pad_token_id=0)[0, 7:].tolist()
-    assert list(generate(ours, [ids[0, :7].tolist()], 1, 12, temperature=0, eos_ids=(96,))[0][0].ids) == greedy
+    greedy = theirs.generate(ids[:1, :7], max_new_tokens=12, do_sample=False, pad_token_id=0)
+    ((sample,),) = generate(ours, [ids[0, :7].tolist()], 1, 12, temperature=0, eos_ids=(96,))
+    assert list(sample.ids) == greedy[0, 7:].tolist()
 
 
 def test_saved_folders_open_in_transformers_with_the_same_logits(tmp_path):
     from transformers import AutoModelForCausalLM
 
     for tied in (True, False):
-        model = write_checkpoint(tmp_path / str(tied), tie_word_embeddings=tied, rope_theta=1e6, eos_token_id=[3, 5])
-        theirs = AutoModelForCausalLM.from_pretrained(tmp_path / str(tied))
+        path, changes = tmp_path / str(tied), {"rope_theta": 1e6, "eos_token_id": [3, 5]}
+        model = write_checkpoint(path, tie_word_embeddings=tied, **changes)
+        theirs = AutoModelForCausalLM.from_pretrained(path)
         ids = torch.randint(0, 97, (2, 11))
         assert torch.allclose(model(ids), theirs(ids).logits, atol=2e-5)
         assert theirs.generation_config.eos_token_id == [3, 5]
@@ -485,8 +516,9 @@ def test_saved_folders_open_in_transformers_with_the_same_logits(tmp_path):
 
 
 LOOP = "{% for message in messages %}"
-TURNS = (LOOP + "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
-         "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+TURNS = (LOOP + "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + "
+         "'\n'}}{% endfor %}"
+         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 TEMPLATES = {
     "plain": (TURNS, None),
     "default system": (
@@ -509,7 +541,8 @@ TEMPLATES = {
     {%- endif %}
 {%- endif %}
 {%- for message in messages %}
-    {%- if (message.role == "user") or (message.role == "system" and not loop.first) or message.role == "assistant" %}
+    {%- if message.role == "user" or message.role == "system" and not loop.first
+           or message.role == "assistant" %}
         {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}
     {%- endif %}
 {%- endfor %}
@@ -517,21 +550,23 @@ TEMPLATES = {
     {{- '<|im_start|>assistant\n' }}
 {%- endif %}
 """, "You are Qwen, a helpful assistant."),
-    "text": ("{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-             "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}", None),
+    "text": ("{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
+             "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}", None),
 }
 
 
 def write_tokenizer(path, template=TURNS, as_file=False):
-    """A byte-level BPE over a few sentences, with the family's control words and a run of spaces added."""
+    """A byte-level BPE over a few sentences, with the family's control words, a run of spaces."""
     path.mkdir(exist_ok=True)
     tokenizer = FastTokenizer(models.BPE())
-    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(["user system assistant def f(x): return x\n\n"] * 3, trainer)
     tokenizer.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
-    tokenizer.add_tokens([AddedToken("<|fim_prefix|>", normalized=False), AddedToken("        ", normalized=False)])
+    added = ("<|fim_prefix|>", "        ")
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in added])
     tokenizer.save(str(path / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>"}
     if as_file:
@@ -545,7 +580,8 @@ def write_tokenizer(path, template=TURNS, as_file=False):
 CHATS = [
     [{"role": "user", "content": "\n\n def f(x):\n        return 'é 日本'\n"}],
     [{"role": "system", "content": "Be brief."}, {"role": "user", "content": ""}],
-    [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b\n"}, {"role": "user", "content": " c "}],
+    [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b\n"},
+     {"role": "user", "content": " c "}],
 ]
 
 
@@ -560,7 +596,8 @@ def test_the_chat_frame_is_the_templates_byte_for_byte(tmp_path, name):
     for chat in CHATS:
         text = theirs.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
         ids = ours.encode_chat(chat)
-        assert ids == theirs.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        assert ids == theirs.apply_chat_template(chat, add_generation_prompt=True,
+                                                 return_dict=False)
         assert ours.fast.decode(ids, skip_special_tokens=False) == text
 
 
@@ -584,7 +621,8 @@ def test_runs_of_spaces_that_a_tokenizer_adds_are_text(tmp_path):
 @pytest.mark.parametrize("template", [
     None, "{% for m in messages %}[INST] {{ m['content'] }} [/INST]{% endfor %}",
     TURNS.replace("message['content']", "message['content'] | trim"), "{{ bos_token }}" + TURNS,
-    TURNS.replace("'<|im_end|>' + '\n'", "'<|im_end|>'"), TURNS.replace("{{ '<|im_start|>assistant\n' }}", "")])
+    TURNS.replace("'<|im_end|>' + '\n'", "'<|im_end|>'"),
+    TURNS.replace("{{ '<|im_start|>assistant\n' }}", "")])
 def test_another_template_is_refused_by_name(tmp_path, template):
     with pytest.raises(ValueError, match="chat template"):
         Tokenizer.from_pretrained(write_tokenizer(tmp_path, template))
@@ -627,10 +665,12 @@ def test_examples_in_docstrings():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("graphs", [False, True])
 def test_a_gpu_samples_what_the_cpu_samples(graphs):
-    """The same uniforms on both devices: in float32 nearly all rows have the same ids to the end."""
+    """The same uniforms on both: in float32 nearly all rows have the same ids to the end."""
     torch.backends.cuda.matmul.allow_tf32 = False
     model, prompts, limits = tiny(), ragged(16, 30), [1 + 7 * i % 40 for i in range(16)]
-    want = sum(generate(model, prompts, 4, limits, eos_ids=(5,), seed=2, slots=9), [])
-    found = sum(generate(model.cuda(), prompts, 4, limits, eos_ids=(5,), seed=2, slots=9, cuda_graphs=graphs), [])
+    settings = {"eos_ids": (5,), "seed": 2, "slots": 9}
+    want = sum(generate(model, prompts, 4, limits, **settings), [])
+    found = generate(model.cuda(), prompts, 4, limits, cuda_graphs=graphs, **settings)
+    found = sum(found, [])
     same = [a for a, b in zip(found, want, strict=True) if a.ids == b.ids]
     assert len(same) >= 0.95 * len(want)
