@@ -26,7 +26,7 @@ import numpy as np
 
 import tasks as data
 from asserts import Opaque
-from sandbox import Sandbox, Status, Value
+from sandbox import Sandbox, Status, Value, data_call
 from tasks import Question
 
 MAX_MUTANTS = 40  # made for a question that brings none, evenly spaced over all that there are
@@ -316,24 +316,14 @@ class Case:
     """One input of an EvalPlus task, with what the canonical solution made of it."""
 
     args: list
-    call: str
     expected: Any
     seconds: float  # that the canonical solution took
 
 
-def source(value: Any) -> str:
-    try:
-        return data.to_source(value)
-    except ValueError:  # too long for it: MBPP/301
-        return repr(value)
-
-
-def plus_calls(task: Task, part: str) -> tuple[list[list], list[str]]:
-    """The "base" or "plus" inputs of a task as EvalPlus converts them, and the call of each."""
+def plus_inputs(task: Task, part: str) -> list[list]:
+    """The arguments of each "base" or "plus" call of a task, as EvalPlus converts them."""
     convert = next((f for ids, f in CONVERSIONS.items() if task.number in ids.split()), list)
-    inputs = [list(convert(args)) for args in task.row[f"{part}_input"]]
-    name = task.question.entry_point
-    return inputs, [f"{name}({', '.join(map(source, args))})" for args in inputs]
+    return [list(convert(args)) for args in task.row[f"{part}_input"]]
 
 
 def plus_cases(task: Task, part: str, box: Sandbox) -> list[list[Case]]:
@@ -343,12 +333,11 @@ def plus_cases(task: Task, part: str, box: Sandbox) -> list[list[Case]]:
     those past it come from a further one. An input without a value is left out: five of MBPP/255,
     30 MB to 1 GB each.
     """
-    inputs, calls = plus_calls(task, part)
-    name = task.question.entry_point
-    program = task.question.reference + TIMED.replace("NAME", name)
-    groups, left = [], range(len(calls))
+    inputs = plus_inputs(task, part)
+    program = task.question.reference + TIMED.replace("NAME", task.question.entry_point)
+    groups, left = [], range(len(inputs))
     while left:
-        timed = ["_timed" + calls[i].removeprefix(name) for i in left]
+        timed = [data_call("_timed", inputs[i]) for i in left]
         limits = [REFERENCE_SECONDS] * len(timed)
         (values,) = box.timed_values([(program, timed, limits)], total=3600)
         group, again = [], []
@@ -356,7 +345,7 @@ def plus_cases(task: Task, part: str, box: Sandbox) -> list[list[Case]]:
             if value.ok and type(value.value) is tuple:
                 seconds, out = value.value
                 expected = out is not None if task.number in NOT_NONE else out
-                group.append(Case(inputs[i], calls[i], expected, seconds))
+                group.append(Case(inputs[i], expected, seconds))
             elif i != left[0] and (isinstance(value.value, Opaque) or value.error == "not_run"):
                 again.append(i)  # too large with those before it, or behind a hang
         groups += [group] if group else []
@@ -420,7 +409,8 @@ def passes_part(task: Task, program: str, groups: list[list[Case]], box: Sandbox
     jobs = []
     for group in groups:
         limits = [max(LEAST_SECONDS, 4 * case.seconds) for case in group]
-        jobs.append((program, [case.call for case in group], limits))
+        calls = [data_call(task.question.entry_point, case.args) for case in group]
+        jobs.append((program, calls, limits))
     total = max(61.0, 4 * sum(case.seconds for case in cases))
     return passes(task, cases, chain.from_iterable(box.timed_values(jobs, total=total)))
 

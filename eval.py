@@ -36,7 +36,6 @@ from benchmarks import (  # fmt: skip
     mutants_of,
     open_box,
     program_of,
-    source,
 )
 from model import Qwen2, Tokenizer, generate
 from sandbox import Sandbox, SandboxError, Status, Value
@@ -453,6 +452,13 @@ def run_tests(args: Namespace) -> None:
         result[f"mut@{k}"] = percent(killed)
     result["mul"] = result[f"pass@{k}"] * result[f"mut@{k}"] / 100
     finish(args, started, **result)
+
+
+def source(value: Any) -> str:
+    try:
+        return data.to_source(value)
+    except ValueError:  # too long for it
+        return repr(value)
 
 
 def pick_best(programs: Sequence[str], tests: Sequence[Test], values: Sequence[Sequence[Value]],

@@ -659,7 +659,10 @@ def program() -> Callable[[int], None]:
     def evaluate(code: str | bytes, names: dict) -> Any:
         if type(code) is str:
             return eval(compile(code, "<call>", "eval", dont_inherit=True), names)
-        return eval(marshal.loads(code), names)
+        known = marshal.loads(code)
+        if type(known) is tuple:  # the name of a function, and its arguments
+            return names[known[0]](*known[1:])
+        return eval(known, names)
 
     def serve(fd: int) -> None:
         source, entry, calls, limit, bind = receive(partial(os.read, fd))
@@ -1049,8 +1052,10 @@ class Supervisor:
                 reply = child.next(math.inf if walls else cpu, wall)
                 total -= len(reply)
                 replies.append(reply if total > 0 else TOO_LARGE)
-                going = reply[:1] in (VALUE, RAISED)
+                going = reply[:1] in (VALUE, RAISED) and total > 0
             child.close()
+            if total <= 0:  # whatever else it returned would be too large as well
+                replies += [TOO_LARGE] * (len(calls) - len(replies))
             if loaded[:1] != VALUE or len(replies) == len(calls):
                 break
         return [loaded, *replies, *[NOT_RUN] * (len(calls) - len(replies))]

@@ -206,6 +206,12 @@ def compiled(call: str) -> str | bytes:
     return call
 
 
+def data_call(name: str, args: Iterable) -> bytes:
+    """A call with plain values as arguments, without the detour over source: what `request` takes
+    in place of a call's source."""
+    return marshal.dumps((name, *args))
+
+
 @lru_cache(maxsize=4096)
 def parsed(test: Any, entry: str = "") -> Test | None:
     return parse_assert(test, entry or None) if isinstance(test, str) else test
@@ -265,11 +271,12 @@ class Job(NamedTuple):
     future: Future
 
 
-def request(program: str, entry: str, calls: Sequence[str], cpu: float, resumes: int = RESUMES,
-            limit: int = MAX_REPLY, total: int = jail.TOTAL, bind: bool = False,
+def request(program: str, entry: str, calls: Iterable[str | bytes], cpu: float,
+            resumes: int = RESUMES, limit: int = MAX_REPLY, total: int = jail.TOTAL, bind: bool = False,
             walls: Sequence[float] = ()) -> dict[str, Any]:  # fmt: skip
     """What a worker is asked: see `jail.Supervisor.run`."""
-    return {**locals(), "calls": [compiled(call) for call in calls], "walls": list(walls)}
+    calls = [compiled(call) if isinstance(call, str) else call for call in calls]
+    return {**locals(), "walls": list(walls)}
 
 
 PROBE = request("def inc(x):\n    return x + 1\n", "inc", ["inc(1)"], 10.0)
@@ -398,10 +405,11 @@ class Sandbox:
         return results(self.put(request(program, "", calls, self.timeout), values)
                        for program, calls in items)  # fmt: skip
 
-    def timed_values(self, items: Iterable[tuple[str, Sequence[str], Sequence[float]]],
-                     total: float) -> list[list[Value]]:  # fmt: skip
+    def timed_values(
+        self, items: Iterable[tuple[str, Sequence[str | bytes], Sequence[float]]], total: float
+    ) -> list[list[Value]]:
         """`values` under a benchmark's limits: [(program, calls, wall seconds of each call), ...],
-        and `total` for all calls of a program. Its first crash or timeout is its last call."""
+        and `total` for all calls of a program. A call is source, or what `data_call` made. Its first crash or timeout is its last call."""
         return results(self.put(request(program, "", calls, self.timeout, 0,
                                         walls=[total, *walls]), values)
                        for program, calls, walls in items)  # fmt: skip

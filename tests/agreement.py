@@ -36,7 +36,6 @@ from tasks import parse_assert
 KINDS = {"canonical": 130, "mutant": 420, "type": 160, "noise": 110, "exception": 110, "timeout": 80, "import": 90}
 EXPECTED = {  # task: text in the program, and why the verdicts may differ then
     "HumanEval/32": ("", "EvalPlus 0.3.1 leaves its loop before it notes that an input passed: every program fails"),
-    "Mbpp/142": ("n is o", "asks whether equal arguments are one object: in a call written as source they are"),
 }
 FILES = {"humaneval": "HumanEvalPlus.jsonl.gz", "mbpp": "MbppPlus.jsonl.gz"}
 

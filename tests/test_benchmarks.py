@@ -82,33 +82,33 @@ def plus_task(task_id, prompt="", solution="", entry="f", base=(), plus=(), atol
     ("HumanEval/32", 1e-4, [[1, 2]], -0.5, "x", False),
 ])  # fmt: skip
 def test_oracles(task_id, atol, args, expected, out, wanted):
-    case = Case(args, "", expected, 0.0)
+    case = Case(args, expected, 0.0)
     assert passes(plus_task(task_id, atol=atol), [case], [Value(True, out)]) is wanted
 
 
 def test_the_tolerance_rises_with_the_first_floats_and_stays():
     # EvalPlus keeps the raised tolerance for the inputs that follow: a list with a float in it may then be close too.
-    floats, mixed = Case([], "", 0.5, 0.0), Case([], "", [1.0, 2], 0.0)
+    floats, mixed = Case([], 0.5, 0.0), Case([], [1.0, 2], 0.0)
     near = [Value(True, 0.5), Value(True, [1.0 + 1e-9, 2])]
     assert passes(plus_task("Mbpp/3"), [floats, mixed], near)
     assert not passes(plus_task("Mbpp/3"), [mixed, floats], near[::-1])
 
 
 def test_a_call_that_did_not_return_fails_even_where_any_answer_is_right():
-    assert not passes(plus_task("Mbpp/164"), [Case([], "", 1, 0.0)], [Value(False, None, "ValueError")])
+    assert not passes(plus_task("Mbpp/164"), [Case([], 1, 0.0)], [Value(False, None, "ValueError")])
 
 
 def test_inputs_get_the_types_that_json_cannot_say(box):
     def calls(number, args):
-        task = plus_task(f"Mbpp/{number}", solution="def f(*args):\n    return 1\n", base=[args])
-        return [case.call for (case,) in plus_cases(task, "base", box)]
+        task = plus_task(f"Mbpp/{number}", solution="def f(*args):\n    return ', '.join(map(repr, args))\n", base=[args])
+        return [f"f({case.expected})" for (case,) in plus_cases(task, "base", box)]
 
     assert calls(2, [[1, 2], [3]]) == ["f((1, 2), (3,))"]
     assert calls(63, [[[1, 2], [3, 4]]]) == ["f([(1, 2), (3, 4)])"]
     assert calls(75, [[[1, 2]], 6]) == ["f([(1, 2)], 6)"]
     assert calls(106, [[1], [2]]) == ["f([1], (2,))"]
     assert calls(115, [[[1], []]]) == ["f([{1}, {}])"]
-    assert calls(124, ["0", "1j"]) == ["f(0.0, complex(0.0, 1.0))"]
+    assert calls(124, ["0", "1j"]) == ["f(0.0, 1j)"]
     assert calls(580, [[1, [2, [3]]]]) == ["f((1, (2, (3,))))"]
     assert calls(3, [[1, [2]]]) == ["f([1, [2]])"]
 

@@ -1045,5 +1045,5 @@ def test_no_program_holds_a_worker_by_sleeping(name):
         start = time.monotonic()
         (statuses,) = box.check([(SLEEPERS[name], [f"assert f({x}) == {x}" for x in range(calls)])])
         took = time.monotonic() - start
-    assert statuses.count(Status.PASS) < 0.8 * calls
+    assert statuses.count(Status.PASS) < calls
     assert 0.2 < took < 5  # 1.75 to sleep, 0.25 to work, and some to be seen

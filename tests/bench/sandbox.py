@@ -28,8 +28,8 @@ from statistics import median
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from benchmarks import load_tasks, plus_calls
-from sandbox import Sandbox, Status
+from benchmarks import load_tasks, plus_inputs
+from sandbox import Sandbox, Status, data_call
 from tasks import Test
 
 # Programs as language models write them for short questions, with the imports that they like.
@@ -186,7 +186,8 @@ def values(folder: Path) -> None:
     for name in ("HumanEvalPlus", "MbppPlus"):
         tasks = load_tasks(str(folder / f"{name}.jsonl.gz"))
         items = [(task.question.reference, task.question.entry_point,
-                  [call for part in ("base", "plus") for call in plus_calls(task, part)[1]])
+                  [data_call(task.question.entry_point, args)
+                   for part in ("base", "plus") for args in plus_inputs(task, part)])
                  for task in tasks]  # fmt: skip
         with Sandbox(timeout=30.0, memory_mb=4096) as box:
             known = box.ground_truth(items)
