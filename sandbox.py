@@ -272,8 +272,8 @@ class Job(NamedTuple):
 
 
 def request(program: str, entry: str, calls: Iterable[str | bytes], cpu: float,
-            resumes: int = RESUMES, limit: int = MAX_REPLY, total: int = jail.TOTAL, bind: bool = False,
-            walls: Sequence[float] = ()) -> dict[str, Any]:  # fmt: skip
+            resumes: int = RESUMES, limit: int = MAX_REPLY, total: int = jail.TOTAL,
+            bind: bool = False, walls: Sequence[float] = ()) -> dict[str, Any]:  # fmt: skip
     """What a worker is asked: see `jail.Supervisor.run`."""
     calls = [compiled(call) if isinstance(call, str) else call for call in calls]
     return {**locals(), "walls": list(walls)}
@@ -409,7 +409,8 @@ class Sandbox:
         self, items: Iterable[tuple[str, Sequence[str | bytes], Sequence[float]]], total: float
     ) -> list[list[Value]]:
         """`values` under a benchmark's limits: [(program, calls, wall seconds of each call), ...],
-        and `total` for all calls of a program. A call is source, or what `data_call` made. Its first crash or timeout is its last call."""
+        and `total` for all calls of a program, whose first crash or timeout is its last call. A
+        call is source, or what `data_call` made."""
         return results(self.put(request(program, "", calls, self.timeout, 0,
                                         walls=[total, *walls]), values)
                        for program, calls, walls in items)  # fmt: skip

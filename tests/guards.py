@@ -71,6 +71,96 @@ GUARDS = [
         ("tests/test_tasks.py::test_a_program_without_the_entry_point_is_not_saved_by_the_stub_of_the_prompt",),
     ),
     Guard(
+        "`%` formats no text", "asserts.py",
+        "    if function is operator.mod and not numbers:", "    if False:",
+        ("tests/test_asserts.py::test_everything_else_is_malformed",),
+    ),
+    Guard(
+        "work: a sum is bounded in digits", "asserts.py",
+        '    if step == "sum":\n        _check_sum(value)\n', "",
+        ("tests/test_asserts.py::test_adding_up_is_bounded_in_digits",),
+    ),
+    Guard(
+        "work: what is put in order is bounded in depth", "asserts.py",
+        "        plain_size(items, MAX_ORDERED, ORDERED, depth=8)", "        pass",
+        ("tests/test_asserts.py::test_a_set_of_deep_members_is_compared_in_no_time",),
+    ),
+    Guard(
+        "work: lengths are compared first", "asserts.py",
+        "    if len(a) != len(b):\n        return False\n", "",
+        ("tests/test_asserts.py::test_lengths_are_compared_before_anything_else",),
+    ),
+    Guard(
+        "one call: all empty containers are alike", "asserts.py",
+        "        return EMPTY\n", "        return kind, EMPTY\n",
+        ("tests/test_asserts.py::test_equal_arguments_have_one_key_and_others_have_their_own",),
+    ),
+    Guard(
+        "one call: an arithmetic list is the range of its items", "asserts.py",
+        "        if step and keys ==", "        if False and keys ==",
+        ("tests/test_asserts.py::test_equal_arguments_have_one_key_and_others_have_their_own",),
+    ),
+    Guard(
+        "one call: no range is expanded", "asserts.py",
+        "    if kind is range:\n        count", "    if False:\n        count",
+        ("tests/test_asserts.py::test_a_key_takes_time_with_the_length_of_the_text_alone",),
+    ),
+    Guard(
+        "a generator has no length", "asserts.py",
+        '(step in ("len", "bool") and value.kind in WITH_LENGTH)', 'step in ("len", "bool")',
+        ("tests/test_asserts.py::test_iterators_are_what_the_assert_makes_of_their_items",
+         "tests/test_asserts.py::test_an_empty_iterator_is_true_and_an_empty_range_is_not"),
+    ),
+    Guard(
+        "a copy of the function leaves it its name", "asserts.py",
+        "    if isinstance(statement, ast.FunctionDef) and names.get(statement.name) is ENTRY:",
+        "    if False:",
+        ("tests/test_asserts.py::test_a_copy_of_the_function_in_the_same_block_does_no_harm",),
+    ),
+    Guard(
+        "names of a function of tests stay in it", "asserts.py",
+        "        self.names = outer\n", "",
+        ("tests/test_asserts.py::"
+         "test_asserts_in_functions_of_tests_count_with_the_names_bound_there",),
+    ),
+    Guard(
+        "fences: a lone triple quote swallows nothing", "tasks.py",
+        "        end = next(ends, None)\n",
+        "        end = next(ends, None)\n        first = end or first\n",
+        ("tests/test_tasks.py::test_a_lone_triple_quote_does_not_swallow_the_blocks_behind_it",),
+    ),
+    Guard(
+        "fences: one in a string is no end", "tasks.py",
+        "        if parse_python(end.text):", "        if True:",
+        ("tests/test_tasks.py::test_a_block_ends_at_the_first_fence_at_which_it_is_python",),
+    ),
+    Guard(
+        "fences: bare code may end in one", "tasks.py",
+        "        if _is_code(head) and", "        if False and",
+        ("tests/test_tasks.py::test_bare_code_before_a_stray_fence_is_a_program",
+         "tests/test_tasks.py::test_asserts_before_a_stray_fence_are_read"),
+    ),
+    Guard(
+        "plus counts the base inputs too", "benchmarks.py",
+        "        plus = base and passes_part(", "        plus = passes_part(",
+        ("tests/test_benchmarks.py::test_a_program_that_fails_the_base_inputs_fails_plus",),
+    ),
+    Guard(
+        "values past the room of one process are compared too", "benchmarks.py",
+        "            elif i != left[0] and (", "            elif False and (",
+        ("tests/test_benchmarks.py::test_values_that_are_too_large_together_are_compared_all_the_same",),
+    ),
+    Guard(
+        "a task that has only a script is not judged by nothing", "benchmarks.py",
+        "if not t.only_script and all(", "if all(",
+        ("tests/test_eval.py::test_a_file_of_scripts_alone_is_refused_with_what_to_use",),
+    ),
+    Guard(
+        "no value is made once the room for values is used up", "jail.py",
+        "going = reply[:1] in (VALUE, RAISED) and total > 0", "going = reply[:1] in (VALUE, RAISED)",
+        ("tests/test_sandbox.py::test_a_program_ends_where_the_room_for_its_values_is_used_up",),
+    ),
+    Guard(
         "book: removals come before additions", "mistake_book.py",
         """        for test in passed:
             if tests.get(test) == 1:

@@ -998,6 +998,16 @@ def test_no_value_holds_the_trainer_for_more_than_a_second(kind):
             assert new is None or new.expected != expected
 
 
+def test_adding_up_is_bounded_in_digits():
+    """One huge integer and 50,000 ones took 17 s, in which no thread of the trainer could run."""
+    test = parse_assert("assert sum(f(1)) == 3", "f")
+    for large, ones in ((8_000_000, 50_000), (3_000_000, 100_000), (1_000_000, 100_000)):
+        value, start = [1 << large] + [1] * ones, time.process_time()
+        assert not holds(value, test) and relabel(test, value) is None
+        assert time.process_time() - start < 1
+    assert holds([1 << 3000] * 9 + [1], Test("f(1)", hex((1 << 3000) * 9 + 1), ("sum",)))
+
+
 def test_a_set_of_deep_members_is_compared_in_no_time():
     """Members without a partner are sorted; to compare deep ones takes the square of the depth."""
 

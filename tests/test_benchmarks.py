@@ -113,6 +113,13 @@ def test_inputs_get_the_types_that_json_cannot_say(box):
     assert calls(3, [[1, [2]]]) == ["f([1, [2]])"]
 
 
+def test_a_program_that_fails_the_base_inputs_fails_plus(box):
+    """In EvalPlus' tables plus means both parts: more inputs can never raise a score."""
+    task = plus_task("Mbpp/3", solution="def f(n):\n    return n\n", base=[[1]], plus=[[2]])
+    (verdict,) = Judge([task], box)([(task, "def f(n):\n    return 2\n")])
+    assert verdict == {"base": False, "plus": False}
+
+
 def test_values_that_are_too_large_together_are_compared_all_the_same(box):
     """The sandbox lets 64 MB out of a process, EvalPlus has no such limit: the rest would go unchecked."""
     solution, size = "def f(n):\n    return 'a' * n\n", 15_000_000
