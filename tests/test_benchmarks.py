@@ -100,7 +100,8 @@ def test_a_call_that_did_not_return_fails_even_where_any_answer_is_right():
 
 def test_inputs_get_the_types_that_json_cannot_say(box):
     def calls(number, args):
-        task = plus_task(f"Mbpp/{number}", solution="def f(*args):\n    return ', '.join(map(repr, args))\n", base=[args])
+        solution = "def f(*args):\n    return ', '.join(map(repr, args))\n"
+        task = plus_task(f"Mbpp/{number}", solution=solution, base=[args])
         return [f"f({case.expected})" for (case,) in plus_cases(task, "base", box)]
 
     assert calls(2, [[1, 2], [3]]) == ["f((1, 2), (3,))"]
