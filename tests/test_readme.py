@@ -11,7 +11,7 @@ from run import memory_bytes
 from tasks import load_questions
 
 ROOT = Path(__file__).parents[1]
-README, MEASURED = ((ROOT / name).read_text() for name in ("README.md", "docs/measurements.md"))
+README, MEASURED, DATA = ((ROOT / name).read_text() for name in ("README.md", "docs/measurements.md", "docs/data.md"))
 SIZES = {"0.5B": 494_032_768, "1.5B": 1_543_714_304, "3B": 3_085_938_688, "7B": 7_615_616_512}
 
 
@@ -20,11 +20,12 @@ def test_the_kodcode_block_writes_questions_that_load(tmp_path, monkeypatch):
            "test": "from solution import inc\n\ndef test_one():\n    assert inc(1) == 2\n    assert inc(2) > 2\n",
            "test_info": [{"function_name": "inc"}]}
     two = {**row, "question_id": "K2", "test_info": [{"function_name": "inc"}, {"function_name": "dec"}]}
+    none, empty = {**row, "question_id": "K3", "test_info": None}, {**row, "question_id": "K4", "test_info": []}
     stub = types.ModuleType("datasets")
-    stub.load_dataset = lambda name, split: [row, two]
+    stub.load_dataset = lambda name, split: [row, two, none, empty]
     monkeypatch.setitem(sys.modules, "datasets", stub)
     monkeypatch.chdir(tmp_path)
-    block = next(b for b in re.findall(r"```python\n(.*?)```", README, re.S) if "KodCode" in b)
+    block = next(b for b in re.findall(r"```python\n(.*?)```", DATA, re.S) if "KodCode" in b)
     exec(block, {})
     (question,) = load_questions("kodcode.jsonl")
     assert (question.id, question.entry_point, question.tests) == ("K1", "inc", ("assert inc(1) == 2",))
