@@ -560,7 +560,7 @@ GUARDS = [
     Guard(
         "threads are counted from outside", "jail.py",
         " or len(awake) > THREADS", "",
-        ("tests/test_walls.py::test_threads_are_bounded_and_starve_nobody_else",),
+        ("tests/test_walls.py::test_no_program_goes_on_with_more_threads_than_it_may_have",),
     ),
     Guard(
         "deleted files count", "jail.py",

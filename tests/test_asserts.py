@@ -4,6 +4,7 @@ import json
 import math
 import os
 import random
+import resource
 import subprocess
 import sys
 import time
@@ -587,8 +588,19 @@ def test_what_cannot_be_said_in_bounds_is_no_call():
         assert parse_assert(f"assert f({text}) == 1", "f") is None
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is limited as Linux does")
 def test_a_key_takes_time_with_the_length_of_the_text_alone():
     """A range is not expanded, be it one of 10**18 items or be they thousands of 25,000."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (2 << 30), hard))  # one that is, is an error
+    try:
+        bind_what_could_take_long()
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def bind_what_could_take_long():
     colliding = {(k // 50) + (k % 50) * PRIME for k in range(1_000)}
     start = time.process_time()
     for args in (

@@ -583,6 +583,15 @@ def test_threads_are_bounded_and_starve_nobody_else(without):
     assert passed >= 58  # at worst two meet a hog before the clock does
 
 
+@pytest.mark.parametrize("without", [[], ["user namespace"], SPACES])
+def test_no_program_goes_on_with_more_threads_than_it_may_have(without):
+    """The limit of the user is no limit of a program where both have to be the same number."""
+    crowd = HOG.replace("time.sleep(100)\n", "time.sleep(0.5)\n    return 1\n")
+    with Sandbox(workers=1, timeout=2, _without=without) as box:
+        got = box.values([(crowd, ["f(200)"]), (crowd, ["f(1000)"])])
+    assert got[0][0].value == 1 and not got[1][0].ok
+
+
 DISK = {
     "large files": "    for i in range(24):\n        open(str(i), 'wb').write(bytes(4 << 20))\n",
     "many files": "    for i in range(600):\n        open(str(i), 'w').close()\n",
@@ -765,6 +774,7 @@ def test_memory_of_a_worker_stays_under_its_bound_from_outside(actions):
 CHILD = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
+import sandbox
 from sandbox import Sandbox
 job = json.load(sys.stdin)
 with Sandbox(**job["settings"]) as box:
@@ -773,6 +783,7 @@ with Sandbox(**job["settings"]) as box:
         found["checked"].append([status.value for status in statuses])
     for (value,) in box.values([(program, ["f()"]) for program in job["programs"]]):
         found["values"].append(value.value if value.ok else f"<{value.error}>")
+found["started"] = next(sandbox.NUMBER)
 print(json.dumps(found))
 """
 
@@ -822,7 +833,7 @@ def f():
     clean = "import os\ndef f():\n    return os.listdir('.')\n"
     for without in (["mount namespace"], SPACES):
         found = nobody({"workers": 1, "_without": without}, programs=[attack, clean] * 3)
-        assert found["values"] == [3, []] * 3
+        assert found["values"] == [3, []] * 3 and found["started"] == 1
 
 
 @pytest.mark.parametrize("name", DISK)
@@ -991,7 +1002,7 @@ import threading, time
 threading.stack_size(65536)
 def run():
     while True:
-        time.sleep(0.05 - time.monotonic() % 0.05)
+        time.sleep(0.15 - time.monotonic() % 0.15)
 def f(x):
     for _ in range(240):
         threading.Thread(target=run, daemon=True).start()
