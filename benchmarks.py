@@ -1,12 +1,9 @@
 """How published benchmarks judge a program, and mutants of programs.
 
-Kept of the benchmarks: EvalPlus' inputs, oracles, tolerances and limits (0.3.1), BigCodeBench's
-suites, the imports of UnLeakedTestBench; and what cosmic-ray's operators (8.7) mean. All of it is
-written anew and compared with those tools by tests/agreement.py. Verdicts are made here, on plain
-values that came out of the sandbox. One exception: a BigCodeBench suite shares its process with the
-program, which could forge a pass. It is for evaluation only, never for rewards.
-
-Run by eval.py:  verdicts = Judge(tasks, box)([(task, program), ...])
+Of EvalPlus (0.3.1) the inputs, oracles, tolerances and limits, of UnLeakedTestBench the imports, of
+cosmic-ray (8.7) the operators; tests/agreement.py compares. Verdicts are made here, on plain values
+that came out of the sandbox, except BigCodeBench's: its suite shares a process with the program,
+which could forge a pass. It is for evaluation only, never for rewards.
 """
 
 import ast
@@ -34,9 +31,11 @@ parse = partial(ast.parse, filename="<reply>")  # `tasks` silences the parser's 
 
 # ---- mutants ----
 
-BINARY = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
-          ast.Pow: "**", ast.RShift: ">>", ast.LShift: "<<", ast.BitOr: "|", ast.BitAnd: "&",
-          ast.BitXor: "^"}  # fmt: skip
+BINARY = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
+    ast.Pow: "**", ast.RShift: ">>", ast.LShift: "<<", ast.BitOr: "|", ast.BitAnd: "&",
+    ast.BitXor: "^",
+}
 ORDER = {ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">="}
 COMPARE = {**ORDER, ast.Is: "is", ast.IsNot: "is not"}
 BESIDE_NONE = {"==": ["is not"], "!=": ["is"], "is": ["is not"], "is not": ["is"]}
@@ -69,8 +68,8 @@ class Places:
     def after(self, node: ast.AST, word: str) -> tuple[int, int]:
         """Where `word` stands behind a node and a gap; (-1, -1) if it does not, as in some
         f-strings before 3.12."""
-        pattern = GAP + "(" + re.escape(word) + ")"
-        found = re.compile(pattern.encode()).match(self.text, self.end(node))
+        pattern = re.compile(f"{GAP}({re.escape(word)})".encode())
+        found = pattern.match(self.text, self.end(node))
         return found.span(1) if found else (-1, -1)
 
 
@@ -135,9 +134,9 @@ def edits(node: ast.AST, at: Places) -> Iterator[Edit]:
 def mutants(source: str) -> dict[str, list[str]]:
     """Operator name -> distinct mutants of a program, one edit each, as `ast.unparse` writes them.
 
-    The operators mean what cosmic-ray's do, and like there an edit changes the text: `a + b * c`
-    with `**` for `+` is `(a ** b) * c`. Mutants that are no Python, and those equal to the program,
-    are left out. SyntaxError if the program is no Python.
+    As in cosmic-ray an edit changes the text: `a + b * c` with `**` for `+` is `(a ** b) * c`.
+    Mutants that are no Python or equal to the program are left out. SyntaxError if the program is
+    no Python.
     """
     tree = parse(source)
     at, original = Places(source), ast.unparse(tree)
@@ -201,47 +200,45 @@ class Task:
 
 
 def load_tasks(path: str, limit: int | None = None) -> list[Task]:
-    """The first `limit` tasks of a questions file. ULT functions get the imports that they use and
-    do not write."""
-    found = [Task(*record) for record in data.load_records(path)[:limit]]
-    return [replace(task, question=with_imports(task.question)) if "func_name" in task.row else task
-            for task in found]
+    """The first `limit` tasks of a questions file; functions of ULT with their imports."""
+    tasks = []
+    for question, row in data.load_records(path)[:limit]:
+        tasks.append(Task(with_imports(question) if "func_name" in row else question, row))
+    return tasks
 
 
 def load_judged(path: str, limit: int | None = None) -> tuple[list[Task], int]:
-    """The tasks of `load_tasks` that can be judged here, and the number of the others.
-
-    The others need libraries that are not installed, or have only a script. ValueError if none is
-    left, or if the file mixes kinds of tasks.
-    """
-    everything = load_tasks(path, limit)
-    found = [t for t in everything if not t.only_script and all(map(find_spec, t.libraries))]
-    if everything[0].only_script and not found:
-        raise ValueError(f"{path} has only check(candidate) scripts, which are not run here: take "
-                         "EvalPlus' own HumanEvalPlus.jsonl.gz or MbppPlus.jsonl.gz")
+    """The tasks of `load_tasks` that can be judged here, and the number of the others: they need
+    libraries that are not installed, or have only a script. ValueError if none is left, or if the
+    file mixes kinds of tasks."""
+    tasks = load_tasks(path, limit)
+    found = [t for t in tasks if not t.only_script and all(map(find_spec, t.libraries))]
+    if not found and tasks[0].only_script:
+        raise ValueError(
+            f"{path} has only check(candidate) scripts, which are not run here: take EvalPlus' own "
+            "HumanEvalPlus.jsonl.gz or MbppPlus.jsonl.gz"
+        )
     if not found:
         raise ValueError(f"{path}: the libraries that its tasks need are not installed")
     if len({task.kind for task in found}) > 1:
         raise ValueError(f"{path} mixes tasks of several benchmarks: give each a file of its own")
-    return found, len(everything) - len(found)
+    return found, len(tasks) - len(found)
 
 
-ULT_IMPORTS = ("os, re, math, numpy, random, string, warnings, datetime, traceback, numpy as np, "
-               "pandas as pd").split(", ")  # fmt: skip
-TYPING = ("List Dict Any Optional Union Tuple Set FrozenSet Sequence Iterable Generator "
-          "Callable").split()  # fmt: skip
+MODULES = "os re math numpy random string warnings datetime traceback".split()
+TYPES = "List Dict Any Optional Union Tuple Set FrozenSet Sequence Iterable Generator Callable"
+ULT_IMPORTS = {name: f"import {name}" for name in MODULES}
+ULT_IMPORTS |= {"np": "import numpy as np", "pd": "import pandas as pd"}
+ULT_IMPORTS |= {name: f"from typing import {name}" for name in TYPES.split()}
 
 
 def with_imports(question: Question) -> Question:
-    """UnLeakedTestBench runs its functions behind a fixed block of imports: the lines of it that
-    this one needs."""
+    """UnLeakedTestBench runs functions behind ULT_IMPORTS: here those that are used."""
     nodes = list(ast.walk(parse(question.reference)))
     imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
     bound = {alias.asname or alias.name for node in imports for alias in node.names}
     used = {node.id for node in nodes if isinstance(node, ast.Name)} - bound
-    lines = [f"import {name}" for name in ULT_IMPORTS]
-    lines += [f"from typing import {name}" for name in TYPING]
-    needed = [line for line in lines if line.split()[-1] in used]
+    needed = [line for name, line in ULT_IMPORTS.items() if name in used]
     return replace(question, reference="\n".join([*needed, question.reference]))
 
 
@@ -256,14 +253,6 @@ def rows_of(value: list) -> list[tuple]:
     return [tuple(item) for item in value]
 
 
-def row_of(value: list) -> tuple:
-    return tuple(tuple(item) if isinstance(item, list) else item for item in value)
-
-
-def sets_of(value: list) -> list[set | dict]:
-    return [set(item) if isinstance(item, list) and item else {} for item in value]
-
-
 # MBPP+ tasks whose arguments JSON cannot say: it has no tuples, sets and complex numbers.
 CONVERSIONS = {
     "2 116 132 143 222 261 273 394 399 421 424 429 470 560 579 596 616 630 726 740 744 809":
@@ -271,25 +260,23 @@ CONVERSIONS = {
     "63 64 70 94 120 237 272 299 400 409 417 438 473 614 780": partial(map, rows_of),
     "75 413 444 753": lambda args: [rows_of(args[0]), *args[1:]],
     "106 750": lambda args: [args[0], tuple(args[1])],
-    "115": lambda args: [sets_of(args[0])],
+    "115": lambda args: [[set(x) if isinstance(x, list) and x else {} for x in args[0]]],
     "124": lambda args: [float(args[0]), complex(args[1])],
     "250 307 405 446 617 720 763 808": lambda args: [tuple(args[0]), *args[1:]],
     "259 401 445": lambda args: [tuple(rows_of(rows)) for rows in args],
-    "278": lambda args: [row_of(args[0])],
+    "278": lambda args: [tuple(tuple(x) if isinstance(x, list) else x for x in args[0])],
     "722": lambda args: [{key: tuple(value) for key, value in args[0].items()}, *args[1:]],
     "252": partial(map, complex),
     "580 615 791": tuples,
-}  # fmt: skip
+}
 ANY_ORDER = "2 7 111 140 232 249 579 769".split()  # MBPP: two lists are compared as sets
 NOT_NONE = "737 787 794".split()  # MBPP: a match object; only whether it is None counts
-ALSO_RIGHT = {  # MBPP tasks with a second answer; 164 takes any
+ALSO_RIGHT = {  # MBPP: tasks with a second answer; 164 takes any
     "164": lambda out, args, atol: True,
     "295": lambda out, args, atol: out == 0,
     "558": lambda out, args, atol: out == digit_distance(*map(str, args)),
     "581": lambda out, args, atol: abs(out - pyramid_surface(*args)) <= atol,
 }
-LEAST_SECONDS = 1.0  # EvalPlus' limit of a call: this, or 4 times what the reference took
-REFERENCE_SECONDS = 30.0  # wall limit of a call of the reference; EvalPlus has none
 
 
 def digit_distance(a: str, b: str) -> int:
@@ -302,6 +289,8 @@ def digit_distance(a: str, b: str) -> int:
 def pyramid_surface(edge: float, height: float) -> int:
     """With the height measured from the centre of the base, not along a side."""
     return round(edge**2 + 2 * edge * math.hypot(edge / 2, height))
+
+
 TIMED = """
 from time import perf_counter as _clock
 def _timed(*args):
@@ -329,16 +318,15 @@ def plus_inputs(task: Task, part: str) -> list[list]:
 def plus_cases(task: Task, part: str, box: Sandbox) -> list[list[Case]]:
     """The "base" or "plus" cases of a task, expected values and times from the canonical solution.
 
-    In groups, each to be run by one process: the values of one process have a limit in all, and
-    those past it come from a further one. An input without a value is left out: five of MBPP/255,
-    30 MB to 1 GB each.
+    In groups, each for one process: the values of one have a limit in all, those past it come from
+    a further one. An input without a value is left out: five of MBPP/255, 30 MB to 1 GB each.
     """
     inputs = plus_inputs(task, part)
     program = task.question.reference + TIMED.replace("NAME", task.question.entry_point)
     groups, left = [], range(len(inputs))
     while left:
         timed = [data_call("_timed", inputs[i]) for i in left]
-        limits = [REFERENCE_SECONDS] * len(timed)
+        limits = [30.0] * len(timed)  # EvalPlus has none for the reference
         (values,) = box.timed_values([(program, timed, limits)], total=3600)
         group, again = [], []
         for i, value in zip(left, values, strict=True):
@@ -380,11 +368,8 @@ def accepts(number: str, case: Case, out: Any, atol: float) -> bool:
 
 
 def passes(task: Task, cases: Iterable[Case], values: Iterable[Value]) -> bool:
-    """EvalPlus' verdict on what a program returned for all cases of one part.
-
-    `accepts`, or closeness within `atol`, which rises from 0 to 1e-6 for good with the first
-    expected value of floats.
-    """
+    """EvalPlus' verdict on what a program returned for all cases of one part: `accepts`, or `close`
+    within atol, which rises from 0 to 1e-6 for good with the first expected value of floats."""
     atol = task.row["atol"]
     for case, value in zip(cases, values, strict=True):
         expected = case.expected
@@ -403,12 +388,12 @@ def passes(task: Task, cases: Iterable[Case], values: Iterable[Value]) -> bool:
 
 
 def passes_part(task: Task, program: str, groups: list[list[Case]], box: Sandbox) -> bool:
-    """`passes` for a program, under EvalPlus' limits for each call, and 61 s for all (here more, if
-    the reference itself needs more than a quarter of it)."""
+    """`passes` for a program under EvalPlus' limits: 1 s for a call or 4 times what the reference
+    took, 61 s for all (here more, if the reference needs more than a quarter of it)."""
     cases = list(chain.from_iterable(groups))
     jobs = []
     for group in groups:
-        limits = [max(LEAST_SECONDS, 4 * case.seconds) for case in group]
+        limits = [max(1.0, 4 * case.seconds) for case in group]
         calls = [data_call(task.question.entry_point, case.args) for case in group]
         jobs.append((program, calls, limits))
     total = max(61.0, 4 * sum(case.seconds for case in cases))
@@ -431,15 +416,16 @@ def failures(program, tests):
 
 
 def failures(task: Task, program: str, box: Sandbox) -> list[str]:
-    """What fails of a BigCodeBench suite. In its process the program could forge a pass."""
+    """What fails of a BigCodeBench suite."""
     call = f"failures({program!r}, {task.row['test']!r})"
     ((value,),) = box.timed_values([(SUITE_RUNNER, [call], [120.0])], total=121)
-    known = value.ok and isinstance(value.value, list)
-    return value.value if known else [value.error or "no result"]
+    if value.ok and isinstance(value.value, list):
+        return value.value
+    return [value.error or "no result"]
 
 
 def program_of(task: Task, reply: str) -> str:
-    """The solution in a reply; for BigCodeBench in its calibrated form: the prompt's signature with
+    """The solution in a reply; for BigCodeBench "calibrated", as there: the prompt's signature with
     an empty body, then what the model wrote."""
     if task.kind == "unittest":
         written = data.extract_program(reply, task.question.entry_point)
@@ -451,8 +437,8 @@ def program_of(task: Task, reply: str) -> str:
 
 
 def golden(pairs: Sequence[tuple[Question, str]], box: Sandbox) -> list[bool]:
-    """Whether each program loads and passes every hidden assert of its question; none there: those
-    that training may read. Equal programs for a question run once."""
+    """Whether each program loads and passes every hidden assert of its question, or where there is
+    nothing hidden, every test. Equal programs for a question run once."""
     jobs = {}
     for question, program in pairs:
         asserts = question.hidden.golden if question.hidden else question.tests
@@ -472,11 +458,9 @@ def open_box(kind: str, workers: int | None) -> Sandbox:
 
 
 class Judge:
-    """Verdicts on programs for tasks of one kind: column -> passed.
-
-    EvalPlus' tasks have the columns "base" and "plus", all others "pass". "plus" means base and
-    plus inputs, as in EvalPlus' tables: a program that fails the base inputs is not run on more.
-    """
+    """Verdicts on programs for tasks of one kind: {"pass": passed}; for EvalPlus' tasks "base" and
+    "plus", which means both inputs, as in its tables: a program that fails the base inputs is not
+    run on more."""
 
     def __init__(self, tasks: Sequence[Task], box: Sandbox):
         self.kind, self.box = tasks[0].kind, box
@@ -492,9 +476,9 @@ class Judge:
             return [{"pass": passed} for passed in golden(pairs, self.box)]
         distinct = {(task.question.id, program): task for task, program in jobs}
         programs = [program for _, program in distinct]
-        with ThreadPoolExecutor(2 * self.box.workers) as pool:  # some compare, some wait for others
+        with ThreadPoolExecutor(2 * self.box.workers) as pool:  # some compare, some wait
             found = pool.map(self.one, distinct.values(), programs)
-            verdicts, last = {}, dict(iter(distinct))  # task id -> its last program
+            verdicts, last = {}, dict(iter(distinct))  # last: task id -> its last program
             for (name, program), verdict in zip(distinct, found, strict=True):
                 verdicts[name, program] = verdict
                 if last[name] == program:  # all cases of a benchmark would take gigabytes

@@ -1,9 +1,8 @@
 """Evaluation: pass@k of a Code LLM, quality of a Test LLM, and their work together.
 
-Of the paper this keeps the measures: pass@k and avg@n of programs, accuracy and mutation score of
-tests, best-of-N. How a benchmark judges a program is in benchmarks.py. No foreign code runs here. A
-suite is the asserts of one reply, None for a malformed one. Rates are percentages; the mean of
-nothing is 0.
+The paper's measures: pass@k and avg@n of programs, accuracy and mutation score of tests, best-of-N.
+How a benchmark judges a program is in benchmarks.py. A suite is the asserts of one reply, None for
+a malformed one. Rates are percentages; the mean of nothing is 0.
 
 Run:  python eval.py --help
 """
@@ -26,7 +25,8 @@ import torch
 from tqdm import tqdm
 
 import tasks as data
-from benchmarks import (  # fmt: skip
+from asserts import holds, relabel, to_source
+from benchmarks import (
     MAX_MUTANTS,
     Judge,
     Task,
@@ -39,17 +39,14 @@ from benchmarks import (  # fmt: skip
 )
 from model import Qwen2, Tokenizer, generate
 from sandbox import Sandbox, SandboxError, Status, Value
-from tasks import Question, Test, holds
+from tasks import Question, Test
 
 # ---- numbers ----
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """Unbiased estimate, in [0, 1], of P(one of k samples is right) from c right ones among n.
-
-    1 - C(n - c, k) / C(n, k) (Chen et al. 2021). ValueError unless 0 <= c <= n and 1 <= k <= n:
-    with fewer samples than k there is nothing to estimate from.
-    """
+    """Unbiased estimate, in [0, 1], of P(one of k samples is right) from c right ones among n:
+    1 - C(n - c, k) / C(n, k) (Chen et al. 2021). ValueError unless 0 <= c <= n and 1 <= k <= n."""
     if not (0 <= c <= n and 1 <= k <= n):
         wanted = "0 <= c <= n and 1 <= k <= n"
         raise ValueError(f"pass@k needs {wanted}, got {n=}, {c=}, {k=}: draw at least k samples")
@@ -62,69 +59,58 @@ def percent(values: Iterable[float | None]) -> float:
     return 100 * sum(known) / len(known) if known else 0.0
 
 
-def stderr(values: Iterable[float | None]) -> float:
-    """Standard error of `percent`, in percent; 0.0 for fewer than two values."""
-    known = [value for value in values if value is not None]
-    return 100 * stdev(known) / math.sqrt(len(known)) if len(known) > 1 else 0.0
+@dataclass(frozen=True)
+class Figure:
+    """A percentage that is a mean over questions."""
+
+    value: float
+    stderr: float
+    by_family: dict[str, float]
 
 
-def by_family(questions: Sequence[Question], values: Sequence[float | None]) -> dict[str, float]:
-    """`percent` of one value per question, for each family."""
-    groups = defaultdict(list)
+def figure(questions: Sequence[Question], values: Sequence[float | None]) -> Figure:
+    """values: one per question, from 0 to 1, None where there is none."""
+    families = defaultdict(list)
     for question, value in zip(questions, values, strict=True):
-        groups[question.hidden.family if question.hidden else "all"].append(value)
-    return {family: percent(group) for family, group in sorted(groups.items())}
+        families[question.hidden.family if question.hidden else "all"].append(value)
+    means = {family: percent(group) for family, group in sorted(families.items())}
+    known = [value for value in values if value is not None]
+    stderr = 100 * stdev(known) / math.sqrt(len(known)) if len(known) > 1 else 0.0
+    return Figure(percent(values), stderr, means)
 
 
 # ---- programs of a coder ----
 
 
-@dataclass(frozen=True)
-class CoderReport:
-    rate: float  # percent of sampled programs that pass every golden test, mean over questions
-    stderr: float  # of the mean over questions, percent
-    by_family: dict[str, float]
-    n_questions: int
-
-
-def ask_model(model: Qwen2, tokenizer: Tokenizer, chats: Sequence[list[dict]], n: int,
-              **sampling) -> list[list[str]]:
+def ask_model(
+    model: Qwen2, tokenizer: Tokenizer, chats: Sequence[list[dict]], n: int, **sampling
+) -> list[list[str]]:
     """n replies as text to each chat; `sampling` goes to `generate`."""
     prompts = [tokenizer.encode_chat(chat) for chat in chats]
-    groups = generate(model, prompts, n=n, eos_ids=tokenizer.eos_ids, vocab_size=len(tokenizer),
-                      **sampling)
+    sampling |= {"eos_ids": tokenizer.eos_ids, "vocab_size": len(tokenizer)}
+    groups = generate(model, prompts, n=n, **sampling)
     return [[tokenizer.decode(sample.ids) for sample in group] for group in groups]
 
 
-def evaluate_coder(model: Qwen2, tokenizer: Tokenizer, questions: Sequence[Question], box: Sandbox,
-                   *, style: str, n: int, greedy: bool = False, **sampling) -> CoderReport:
-    """`golden` rate of n programs per question (greedy: one at temperature 0); `sampling`, of both
-    reports: temperature, top_p, max_new_tokens, seed."""
-    if greedy:
-        n, sampling = 1, sampling | {"temperature": 0.0}
+def evaluate_coder(
+    model: Qwen2, tokenizer: Tokenizer, questions: Sequence[Question], box: Sandbox, *,
+    style: str, n: int, **sampling,
+) -> Figure:
+    """`golden` rate of n programs per question; `sampling`: temperature, top_p, max_new_tokens,
+    seed."""
     chats = [data.coder_messages(question, style) for question in questions]
     texts = ask_model(model, tokenizer, chats, n, **sampling)
-    pairs = [(question, data.make_solution(question, text))
-             for question, group in zip(questions, texts, strict=True) for text in group]
+    pairs = []
+    for question, group in zip(questions, texts, strict=True):
+        pairs += [(question, data.make_solution(question, text)) for text in group]
     passed = iter(golden(pairs, box))
-    rates = [percent(islice(passed, len(group))) / 100 for group in texts]
-    families = by_family(questions, rates)
-    return CoderReport(percent(rates), stderr(rates), families, len(questions))
+    return figure(questions, [percent(islice(passed, n)) / 100 for _ in questions])
 
 
 # ---- suites of a tester ----
 
 
-@dataclass(frozen=True)
-class TesterReport:
-    """Percentages, each the mean over questions of the mean over a question's suites."""
-
-    suite_right: float  # suites whose K asserts all hold as written
-    assert_accuracy: float  # asserts that hold as written, of K: a missing or malformed one fails
-    kill: float  # mutants that a suite's valid tests kill, with the ground truth's values
-    mul: float  # assert_accuracy * kill / 100
-    stderr: dict[str, float]  # of each of the four, over questions
-    by_family: dict[str, dict[str, float]]  # figure -> family -> value
+Suite = list[Test | None]
 
 
 @dataclass(frozen=True)
@@ -142,61 +128,66 @@ class SuiteScore:
 
 
 class Checked(NamedTuple):
-    """What the ground truth of a question says about tests.
-
-    A test is valid if its call runs there and gives a plain value.
-    """
+    """What the ground truth of a question says about tests."""
 
     holding: set[Test]  # those that hold as written
-    valid: dict[Test, Test]  # valid test -> the same with the ground truth's value
+    valid: dict[Test, Test]  # those whose call gives a plain value -> the same with this value
 
 
-def check_tests(questions: Sequence[Question], suites: Sequence[Sequence[list[Test | None]]],
-                box: Sandbox) -> list[Checked]:  # fmt: skip
+def check_tests(
+    questions: Sequence[Question], suites: Sequence[Sequence[Suite]], box: Sandbox
+) -> list[Checked]:
     """What the ground truth says about suites[question][suite], for each question."""
     tests = [list(dict.fromkeys(filter(None, chain.from_iterable(group)))) for group in suites]
-    jobs = [(question.reference, question.entry_point, [test.call for test in group])
-            for question, group in zip(questions, tests, strict=True)]  # fmt: skip
-    found = []
+    jobs, found = [], []
+    for question, group in zip(questions, tests, strict=True):
+        jobs.append((question.reference, question.entry_point, [test.call for test in group]))
     for group, truths in zip(tests, box.ground_truth(jobs), strict=True):
         checked = Checked(set(), {})
         for test, truth in zip(group, truths, strict=True):
             value = truth.value
             if value.ok and holds(value.value, test):
                 checked.holding.add(test)
-            if value.ok and (relabelled := data.relabel(test, value.value)):
+            if value.ok and (relabelled := relabel(test, value.value)):
                 checked.valid[test] = relabelled
         found.append(checked)
     return found
 
 
-def score_suites(questions: Sequence[Question], suites: Sequence[Sequence[list[Test | None]]],
-                 k: int, box: Sandbox, limit: int | None = MAX_MUTANTS) -> list[list[SuiteScore]]:
+def score_suites(
+    questions: Sequence[Question], suites: Sequence[Sequence[Suite]], k: int, box: Sandbox,
+    limit: int | None = MAX_MUTANTS,
+) -> list[list[SuiteScore]]:
     """Scores suites[question][suite]; the first k asserts of each count, each test once.
 
     A mutant is killed by a valid test that fails, raises or runs out of time on it. One suite per
     question: a mutant that crashes or hangs is not run further; several: the sandbox's rule for
     such programs, tests not run kill nothing.
     """
-    suites = [[[*suite[:k], *[None] * (k - len(suite))] for suite in group] for group in suites]
-    checked = check_tests(questions, suites, box)
+    checked = check_tests(questions, [[suite[:k] for suite in group] for group in suites], box)
     tests = [list(dict.fromkeys(one.valid.values())) for one in checked]
-    jobs = [(i, mutant) for i, question in enumerate(questions)
-            for mutant in mutants_of(question, limit)]
+    places, jobs = [], []
+    for i, question in enumerate(questions):
+        for mutant in mutants_of(question, limit):
+            places.append(i)
+            jobs.append((mutant, question.entry_point, tests[i]))
     rules = {} if max(map(len, suites), default=0) > 1 else {"resumes": 0}
-    items = [(mutant, questions[i].entry_point, tests[i]) for i, mutant in jobs]
     killers: list[list[dict[Test, Status]]] = [[] for _ in questions]  # of each mutant that loads
-    for (i, _), verdict in zip(jobs, box.judge(items, **rules), strict=True):
+    for i, verdict in zip(places, box.judge(jobs, **rules), strict=True):
         if verdict.loads:
             found = zip(tests[i], verdict.statuses, strict=True)
             killers[i].append({t: s for t, s in found if s not in (Status.PASS, Status.NOT_RUN)})
-    return [[score_suite(suite, checked[i], killers[i]) for suite in group]
-            for i, group in enumerate(suites)]
+    scores = []
+    for group, one, killing in zip(suites, checked, killers, strict=True):
+        scores.append([score_suite(suite, k, one, killing) for suite in group])
+    return scores
 
 
-def score_suite(suite: list[Test | None], checked: Checked,
-                killers: list[dict[Test, Status]]) -> SuiteScore:  # fmt: skip
+def score_suite(
+    suite: Suite, k: int, checked: Checked, killers: list[dict[Test, Status]]
+) -> SuiteScore:
     """killers: of each mutant the tests that kill it, and how."""
+    suite = [*suite[:k], *[None] * (k - len(suite))]
     kills, reasons = [], defaultdict(set)  # mutant -> the ways in which it died
     for test in suite:
         for mutant, how in enumerate(killers):
@@ -208,56 +199,66 @@ def score_suite(suite: list[Test | None], checked: Checked,
     return SuiteScore(right, tuple(kills), timeouts, len(killers))
 
 
-def evaluate_tester(model: Qwen2, tokenizer: Tokenizer, questions: Sequence[Question], box: Sandbox,
-                    *, style: str, suites: int, asserts: int, black_box: bool = False,
-                    **sampling) -> TesterReport:
-    """Quality of `suites` sampled suites of `asserts` asserts per question, the reference shown
-    unless `black_box`."""
-    chats = [data.tester_messages(q, None if black_box else q.reference, asserts, style)
-             for q in questions]
+def tester_chats(
+    questions: Sequence[Question], k: int, style: str, black_box: bool
+) -> list[list[dict]]:
+    """The chats that ask for k asserts each, the reference shown unless `black_box`."""
+    chats = []
+    for question in questions:
+        shown = None if black_box else question.reference
+        chats.append(data.tester_messages(question, shown, k, style))
+    return chats
+
+
+def evaluate_tester(
+    model: Qwen2, tokenizer: Tokenizer, questions: Sequence[Question], box: Sandbox, *,
+    style: str, suites: int, asserts: int, black_box: bool = False, **sampling,
+) -> dict[str, Figure]:
+    """Quality of `suites` sampled suites of `asserts` asserts per question; a question's value is
+    the mean over its suites.
+
+    suite_right: suites whose K asserts all hold as written. assert_accuracy: asserts that do, of K:
+    a missing or malformed one fails. kill: mutants that a suite's valid tests kill, with the ground
+    truth's values. mul: assert_accuracy * kill / 100.
+    """
+    chats = tester_chats(questions, asserts, style, black_box)
     texts = ask_model(model, tokenizer, chats, suites, **sampling)
-    parsed = [[data.extract_tests(text, question.entry_point, asserts) for text in group]
-              for question, group in zip(questions, texts, strict=True)]
-    return report_suites(questions, score_suites(questions, parsed, asserts, box))
-
-
-def report_suites(questions: Sequence[Question], scores: list[list[SuiteScore]]) -> TesterReport:
-    """Kill is averaged over the suites of a question, then over those questions that have a mutant
-    that loads. stderr of mul: of the product's linear part."""
-    whole = [percent(all(s.right) for s in group) / 100 for group in scores]
-    right = [percent(holds for s in group for holds in s.right) / 100 for group in scores]
-    kill = [percent(s.kill for s in group) / 100 if group[0].mutants else None for group in scores]
-    columns = {"suite_right": whole, "assert_accuracy": right, "kill": kill}
-    means = {name: percent(values) for name, values in columns.items()}
-    families = {name: by_family(questions, values) for name, values in columns.items()}
-    families["mul"] = {family: families["assert_accuracy"][family] * value / 100
-                       for family, value in families["kill"].items()}
-    slopes = means["kill"] / 100, means["assert_accuracy"] / 100
-    columns["mul"] = [None if b is None else slopes[0] * a + slopes[1] * b
-                      for a, b in zip(right, kill, strict=True)]
-    means["mul"] = means["assert_accuracy"] * means["kill"] / 100
-    errors = {name: stderr(values) for name, values in columns.items()}
-    return TesterReport(**means, stderr=errors, by_family=families)
+    parsed = []
+    for question, group in zip(questions, texts, strict=True):
+        parsed.append([data.extract_tests(text, question.entry_point, asserts) for text in group])
+    whole, right, kills = [], [], []
+    for group in score_suites(questions, parsed, asserts, box):
+        whole.append(percent(all(s.right) for s in group) / 100)
+        right.append(percent(ok for s in group for ok in s.right) / 100)
+        kills.append(percent(s.kill for s in group) / 100 if group[0].mutants else None)
+    accuracy, kill = figure(questions, right), figure(questions, kills)
+    both = zip(right, kills, strict=True)
+    # The error of a product: that of its linear part.
+    linear = [b if b is None else (kill.value * a + accuracy.value * b) / 100 for a, b in both]
+    families = {f: a * kill.by_family[f] / 100 for f, a in accuracy.by_family.items()}
+    mul = Figure(accuracy.value * kill.value / 100, figure(questions, linear).stderr, families)
+    figures = {"suite_right": figure(questions, whole), "assert_accuracy": accuracy}
+    return figures | {"kill": kill, "mul": mul}
 
 
 # ---- what the commands share ----
 
 
-def journal(folder: Path, args: Namespace, tasks: Sequence[Task], batch: int,
-            work: Callable[[int, Sequence[Task]], list[dict]], shown: Sequence[str],
-            **more: Any) -> list[dict]:
-    """A record for every task, one JSON line each: work(seed, tasks of a batch) makes them.
-
-    A command that is started again goes on behind the last complete line. The batches are always
-    the same ones, so an interrupted run ends with the records of an uninterrupted one.
-    """
+def journal(
+    folder: Path, args: Namespace, tasks: Sequence[Task], batch: int,
+    work: Callable[[int, Sequence[Task]], list[dict]], shown: Sequence[str],
+) -> list[dict]:
+    """A record for every task, one JSON line each: work(seed, tasks of a batch) makes them. Started
+    again, a command goes on behind the last complete line, in the same batches: it ends with the
+    records of an uninterrupted one."""
     free = "run", "out", "workers", "device"  # no result depends on them
-    settings = {name: value for name, value in vars(args).items() if name not in free} | more
+    settings = {name: value for name, value in vars(args).items() if name not in free}
     folder.mkdir(parents=True, exist_ok=True)
     path, known = folder / "tasks.jsonl", folder / "settings.json"
     if known.exists() and json.loads(known.read_text()) != settings:
-        raise ValueError(f"{folder} holds a run with other settings ({known}): "
-                         "give another --out, or remove it")
+        raise ValueError(
+            f"{folder} holds a run with other settings ({known}): give another --out, or remove it"
+        )
     known.write_text(json.dumps(settings, indent=2))
     text = path.read_text() if path.exists() else ""
     text = text[: text.rfind("\n") + 1]  # without a line that was cut
@@ -300,9 +301,10 @@ def ask(path: str, args: Namespace, chats: list, n: int, seed: int) -> list[list
     if path is None:
         raise ValueError("give --model, or --samples")
     temperature = 0.0 if args.greedy else args.temperature
-    return ask_model(*load_model(path, args.device, args.dtype), chats, n, top_p=args.top_p,
-                     seed=args.seed + seed, temperature=temperature,
-                     max_new_tokens=args.max_new_tokens)
+    return ask_model(
+        *load_model(path, args.device, args.dtype), chats, n, seed=args.seed + seed,
+        temperature=temperature, top_p=args.top_p, max_new_tokens=args.max_new_tokens,
+    )
 
 
 def read_samples(path: str, tasks: Sequence[Task]) -> dict[str, list[str]]:
@@ -318,60 +320,56 @@ def read_samples(path: str, tasks: Sequence[Task]) -> dict[str, list[str]]:
             raise ValueError(f"{place}: a sample has a task_id and a solution") from None
     missing = [task.question.id for task in tasks if task.question.id not in found]
     if missing:
-        raise ValueError(f"{path} has no sample of {len(missing)} tasks ({missing[0]} ...): "
-                         "--limit cuts the data")
+        text = f"{path} has no sample of {len(missing)} tasks ({missing[0]} ...)"
+        raise ValueError(f"{text}: --limit cuts the data")
     return found
 
 
-def ask_programs(model: str, tasks: Sequence[Task], judge: Judge, args: Namespace,
-                 folder: Path) -> list[dict]:
-    """Per task its programs under "solutions", and for each column whether each passes.
-
-    "runs": False where even the reference fails, as it needs what the sandbox refuses (processes,
-    network).
-    """
+def ask_programs(
+    model: str, tasks: Sequence[Task], judge: Judge, args: Namespace, folder: Path
+) -> list[dict]:
+    """Per task its programs under "solutions", for each column whether each passes, and "runs":
+    False where the reference fails too, as it needs what the sandbox refuses."""
     given = read_samples(args.samples, tasks) if getattr(args, "samples", None) else {}
     batch = max(args.batch, 64) if given else args.batch  # judged together: few wait at its end
 
     def write(seed: int, part: Sequence[Task]) -> list[list[str]]:
+        if given:
+            return [given[task.question.id] for task in part]
         chats = [data.coder_messages(task.question, args.style) for task in part]
         texts = ask(model, args, chats, 1 if args.greedy else args.n, seed)
-        return [[program_of(task, text) for text in group]
-                for task, group in zip(part, texts, strict=True)]
+        groups = zip(part, texts, strict=True)
+        return [[program_of(task, text) for text in group] for task, group in groups]
 
     def work(seed: int, part: Sequence[Task]) -> list[dict]:
-        groups = [given[task.question.id] for task in part] if given else write(seed, part)
-        pairs = [(task, program)
-                 for task, group in zip(part, groups, strict=True) for program in group]
-        references = [(task, task.question.reference) for task in part if task.kind == "unittest"]
-        verdicts = iter(judge(pairs + references))
-        rows = []
-        for group in groups:
+        groups, jobs, rows = write(seed, part), [], []
+        for task, group in zip(part, groups, strict=True):
+            own = [task.question.reference] if task.kind == "unittest" else []
+            jobs += [(task, program) for program in group + own]
+        verdicts = iter(judge(jobs))
+        for task, group in zip(part, groups, strict=True):
             found = list(islice(verdicts, len(group)))
             columns = {name: [verdict[name] for verdict in found] for name in judge.columns}
-            rows.append({"solutions": group, **columns, "runs": True})
-        for row, verdict in zip(rows, verdicts, strict=False):  # what is left: the references'
-            row["runs"] = verdict["pass"]
+            runs = task.kind != "unittest" or next(verdicts)["pass"]
+            rows.append({"solutions": group, **columns, "runs": runs})
         return rows
 
-    return journal(folder, args, tasks, batch, work, judge.columns, model=model)
+    return journal(folder, args, tasks, batch, work, judge.columns)
 
 
-ANOTHER = ("Write another test for `{}`, different from the ones before, that reaches other "
-           "statements and branches.")  # fmt: skip
+ANOTHER = """\
+Write another test for `{}`, different from the ones before, that reaches other statements and \
+branches."""
 
 
-def ask_suites(model: str, questions: Sequence[Question], args: Namespace, seed: int,
-               at_once: bool) -> list[tuple[list[Test | None], list[str]]]:
-    """Per question a suite of args.asserts asserts, and the replies that it was read from.
-
-    All are asked for at once, as training does, or one in each round, the earlier ones in sight, as
-    UnLeakedTestBench does.
-    """
+def ask_suites(
+    model: str, questions: Sequence[Question], args: Namespace, seed: int, at_once: bool = True
+) -> list[tuple[Suite, list[str]]]:
+    """Per question a suite of args.asserts asserts, and the replies that it was read from. All at
+    once, as in training, or one a round, the earlier ones in sight, as in UnLeakedTestBench."""
     k = args.asserts if at_once else 1
-    chats = [data.tester_messages(q, None if args.black_box else q.reference, k, args.style)
-             for q in questions]
-    found: list[tuple[list[Test | None], list[str]]] = [([], []) for _ in questions]
+    chats = tester_chats(questions, k, args.style, args.black_box)
+    found: list[tuple[Suite, list[str]]] = [([], []) for _ in questions]
     for turn in range(args.asserts // k):
         texts = ask(model, args, chats, 1, seed * args.asserts + turn)
         rows = zip(questions, chats, found, texts, strict=True)
@@ -398,20 +396,19 @@ def run_code(args: Namespace) -> None:
     with open_box(tasks[0].kind, args.workers) as box:
         judge = Judge(tasks, box)
         rows = ask_programs(args.model, tasks, judge, args, Path(args.out))
-    samples = [json.dumps({"task_id": row["task_id"], "solution": text})
-               for row in rows for text in row["solutions"]]
-    (Path(args.out) / "samples.jsonl").write_text("\n".join(samples) + "\n")
+    with open(Path(args.out) / "samples.jsonl", "w") as file:
+        for row in rows:
+            for text in row["solutions"]:
+                file.write(json.dumps({"task_id": row["task_id"], "solution": text}) + "\n")
     rows = [row for row in rows if row["runs"]]
     if not rows:
         raise ValueError("no task is left: the references of all need what the sandbox refuses")
     n = min(len(row["solutions"]) for row in rows)
-    scores = {}
-    for column in judge.columns:
-        scores[column] = {"avg": percent_of(rows, column)}
+    scores = {column: {"avg": percent_of(rows, column)} for column in judge.columns}
+    for column, score in scores.items():
         passed = [row[column] for row in rows]
         for k in range(1, n + 1):
-            estimates = [pass_at_k(len(verdicts), sum(verdicts), k) for verdicts in passed]
-            scores[column][f"pass@{k}"] = percent(estimates)
+            score[f"pass@{k}"] = percent(pass_at_k(len(v), sum(v), k) for v in passed)
     skipped += len(tasks) - len(rows)
     finish(args, started, tasks=len(rows), skipped=skipped, n=n, **scores)
 
@@ -419,11 +416,10 @@ def run_code(args: Namespace) -> None:
 def run_tests(args: Namespace) -> None:
     """pass@k, mut@k and Mul of a tester's suites on functions with ground truth.
 
-    As UnLeakedTestBench counts: pass@k is the share of the first k asserts that hold as written.
+    As UnLeakedTestBench counts: pass@k is the share of the first k asserts that hold as written;
     mut@k is the share of mutants that the first k asserts kill, its mean over those functions only
-    whose asserts all hold (its code runs mutants where the whole suite passes).
-    Mul = pass@K mut@K / 100. "kill" is ours: over all functions, by the valid asserts with the
-    ground truth's values.
+    whose asserts all hold; Mul = pass@K mut@K / 100. "kill" is ours: over all functions, by the
+    valid asserts with the ground truth's values.
     """
     started, tasks = time.monotonic(), load_tasks(args.data, args.limit)
     with Sandbox(args.workers) as box:
@@ -441,11 +437,15 @@ def run_tests(args: Namespace) -> None:
 
         rows = journal(Path(args.out), args, tasks, args.batch, work, ("right", "kill"))
     whole = [row for row in rows if all(row["right"])]
-    result = {"functions": len(rows), "asked": "at once" if args.suite else "in rounds",
-              "black_box": args.black_box, "whole_suites": len(whole),
-              "mutants": sum(row["mutants"] for row in rows),
-              "killed_by_timeout": sum(row["timeouts"] for row in rows),
-              "kill": percent_of(rows, "kill")}  # fmt: skip
+    result = {
+        "functions": len(rows),
+        "asked": "at once" if args.suite else "in rounds",
+        "black_box": args.black_box,
+        "whole_suites": len(whole),
+        "mutants": sum(row["mutants"] for row in rows),
+        "killed_by_timeout": sum(row["timeouts"] for row in rows),
+        "kill": percent_of(rows, "kill"),
+    }
     for k in range(1, args.asserts + 1):
         result[f"pass@{k}"] = percent(right for row in rows for right in row["right"][:k])
         killed = [row["kills"][k - 1] / row["mutants"] for row in whole if row["mutants"]]
@@ -456,31 +456,33 @@ def run_tests(args: Namespace) -> None:
 
 def source(value: Any) -> str:
     try:
-        return data.to_source(value)
+        return to_source(value)
     except ValueError:  # too long for it
         return repr(value)
 
 
-def pick_best(programs: Sequence[str], tests: Sequence[Test], values: Sequence[Sequence[Value]],
-              cure: bool = False) -> int:
+def pick_best(
+    programs: Sequence[str], tests: Sequence[Test], values: Sequence[Sequence[Value]],
+    cure: bool = False,
+) -> int:
     """Index of the program that passes most of the pooled tests.
 
     Ties: the largest group of programs that return the same on every call, then the shortest, then
     the first. `cure` is CURE's rule (Wang et al. 2025): the first with the most passes.
     """
-    scores = [sum(v.ok and holds(v.value, t) for v, t in zip(row, tests, strict=True))
-              for row in values]
+    scores = []
+    for row in values:
+        scores.append(sum(v.ok and holds(v.value, t) for v, t in zip(row, tests, strict=True)))
     if cure:
         return scores.index(max(scores))
     outputs = [tuple(source(v.value) if v.ok else v.error for v in row) for row in values]
-    keys = [(score, outputs.count(output), -len(program))
-            for score, output, program in zip(scores, outputs, programs, strict=True)]
+    agreeing = map(outputs.count, outputs)
+    keys = list(zip(scores, agreeing, [-len(program) for program in programs], strict=True))
     return keys.index(max(keys))
 
 
 def run_best_of(args: Namespace) -> None:
-    """Test-time collaboration: a tester's tests choose among a coder's n programs, without ground
-    truth.
+    """A tester's tests choose among a coder's n programs, without ground truth.
 
     The tester writes a suite for each program; the distinct tests of all suites are the pool.
     Reports the first sample, the chosen one and the oracle (pass@n), for every pair of a coder and
@@ -502,31 +504,34 @@ def run_best_of(args: Namespace) -> None:
     finish(args, started, tasks=len(tasks), n=args.n, rule=rule, pairs=pairs)
 
 
-def pick_programs(args: Namespace, box: Sandbox, programs: dict[str, dict], column: str,
-                  tester: str, seed: int, part: Sequence[Task]) -> list[dict]:
+def pick_programs(
+    args: Namespace, box: Sandbox, judged: dict[str, dict], column: str, tester: str, seed: int,
+    part: Sequence[Task],
+) -> list[dict]:
     """For each task whether the first program passes, the one that the tester's tests pick, any."""
-    rows = [programs[task.question.id] for task in part]
-    shown = [replace(task.question, reference=program)
-             for task, row in zip(part, rows, strict=True) for program in row["solutions"]]
-    suites = iter(ask_suites(tester, shown, args, seed, at_once=True))
+    rows = [judged[task.question.id] for task in part]
+    shown = []
+    for task, row in zip(part, rows, strict=True):
+        shown += [replace(task.question, reference=program) for program in row["solutions"]]
+    suites = iter(ask_suites(tester, shown, args, seed))
     results = []
     for row in rows:
-        own = islice(suites, len(row["solutions"]))
+        programs, passed = row["solutions"], row[column]
+        own = islice(suites, len(programs))
         pool = list(dict.fromkeys(test for suite, _ in own for test in suite if test))
         calls = [test.call for test in pool]
-        values = box.values([(program, calls) for program in row["solutions"]])
-        passed = row[column]
-        best = passed[pick_best(row["solutions"], pool, values, args.cure)]
-        result = {"first": passed[0], "best": best, "oracle": any(passed)}
-        results.append(result | {"tests": len(pool)})
+        values = box.values([(program, calls) for program in programs])
+        best = passed[pick_best(programs, pool, values, args.cure)]
+        found = {"first": passed[0], "best": best, "oracle": any(passed), "tests": len(pool)}
+        results.append(found)
     return results
 
 
 def run_export(args: Namespace) -> None:
     """A questions file whose tests were written by a tester, for training with static tests.
 
-    Each tester is asked for one suite per question; the valid asserts, with the ground truth's
-    values, become the question's tests. Questions without a valid one are left out.
+    Each tester writes one suite per question; the valid asserts, with the ground truth's values,
+    become the question's tests. Questions without a valid one are left out.
     """
     questions, kept = [task.question for task in load_tasks(args.data, args.limit)], []
     Path(args.out).parent.mkdir(parents=True, exist_ok=True)
@@ -534,7 +539,7 @@ def run_export(args: Namespace) -> None:
     with Sandbox(args.workers) as box:
         for start in tqdm(range(0, len(questions), args.batch), unit="batch", disable=None):
             part = questions[start : start + args.batch]
-            asked = [ask_suites(tester, part, args, start, at_once=True) for tester in args.tester]
+            asked = [ask_suites(tester, part, args, start) for tester in args.tester]
             suites = [[suite for suite, _ in group] for group in zip(*asked, strict=True)]
             for question, checked in zip(part, check_tests(part, suites, box), strict=True):
                 tests = tuple(dict.fromkeys(test.source for test in checked.valid.values()))
@@ -566,12 +571,10 @@ def positive(text: str) -> int:
     return number
 
 
-OPTIONS: dict[str, dict] = {
+COMMON = {
     "--data": dict(required=True, help="questions: .jsonl, .jsonl.gz or .json"),
     "--limit": dict(type=positive, help="only the first so many tasks"),
     "--workers": dict(type=positive, help="sandbox processes (default: one per core)"),
-    "--out": dict(default="runs/eval", help="folder; an unfinished run in it is gone on with"),
-    "--out FILE": dict(required=True, help="the questions file to be written: .jsonl, .jsonl.gz"),
     "--style": dict(default="instruct", choices=list(data.PROMPTS), help="prompts; plain: tiny's"),
     "--temperature": dict(type=float, default=0.7, help="default 0.7"),
     "--top-p": dict(type=float, default=0.95, help="default 0.95"),
@@ -581,6 +584,10 @@ OPTIONS: dict[str, dict] = {
     "--batch": dict(type=positive, default=8, help="tasks sampled together (default 8)"),
     "--device": dict(default="cuda" if torch.cuda.is_available() else "cpu"),
     "--dtype": dict(default="float32", choices=["float32", "bfloat16"]),
+}
+OWN = {
+    "--out": dict(default="runs/eval", help="folder; an unfinished run in it is gone on with"),
+    "--out FILE": dict(required=True, help="the questions file to be written: .jsonl, .jsonl.gz"),
     "--asserts": dict(type=positive, default=5, help="k, the asserts of a suite (default 5)"),
     "--black-box": dict(action="store_true", help="hide the function under test"),
     "--suite": dict(action="store_true", help="ask for the k asserts at once, not one a round"),
@@ -591,28 +598,24 @@ OPTIONS: dict[str, dict] = {
     "--tester": dict(nargs="+", required=True, help="one or more models"),
     "--cure": dict(action="store_true", help="CURE's rule: the first with the most passes"),
 }
-TASKS = ["--data", "--limit", "--workers"]
-SAMPLING = ["--style", "--temperature", "--top-p", "--greedy", "--max-new-tokens", "--seed",
-            "--batch", "--device", "--dtype"]  # fmt: skip
-SUITES = ["--asserts", "--black-box"]
 COMMANDS = {
-    "code": (run_code, [*TASKS, "--out", *SAMPLING, "--model", "--samples", "-n"]),
-    "tests": (run_tests, [*TASKS, "--out", *SAMPLING, *SUITES, "--suite", "--model"]),
-    "best-of": (run_best_of, [*TASKS, "--out", *SAMPLING, *SUITES, "--coder", "--tester", "-n",
-                              "--cure"]),
-    "export-tests": (run_export, [*TASKS, "--out FILE", *SAMPLING, *SUITES, "--tester"]),
-}  # fmt: skip
+    "code": (run_code, ["--out", "--model", "--samples", "-n"]),
+    "tests": (run_tests, ["--out", "--asserts", "--black-box", "--suite", "--model"]),
+    "best-of": (run_best_of,
+                ["--out", "--asserts", "--black-box", "--coder", "--tester", "-n", "--cure"]),
+    "export-tests": (run_export, ["--out FILE", "--asserts", "--black-box", "--tester"]),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = ArgumentParser(prog="eval.py", description=HELP,
-                            formatter_class=RawDescriptionHelpFormatter)
+    raw = RawDescriptionHelpFormatter
+    parser = ArgumentParser(prog="eval.py", description=HELP, formatter_class=raw)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, (run, options) in COMMANDS.items():
+    for name, (run, own) in COMMANDS.items():
         about = run.__doc__.split("\n\n")[0]
         sub = commands.add_parser(name, help=about, description=run.__doc__)
-        for option in options:
-            sub.add_argument(option.split()[0], **OPTIONS[option])
+        for option, how in (COMMON | {option: OWN[option] for option in own}).items():
+            sub.add_argument(option.split()[0], **how)
         sub.set_defaults(run=run)
     args = parser.parse_args(argv)
     try:

@@ -1,6 +1,6 @@
 """A run of Code-A1: settings, players, the run's folder, checkpoints, resume, log, Ctrl-C.
 
-Nothing of the algorithm is here: codea1.py has it, and calls `main` with its loop.
+The algorithm is in codea1.py, which calls `main` with its loop.
 
     runs/NAME/config.json      settings, and digests of what else decides the results
               metrics.jsonl    one object per step; docs/metrics.md explains each name
@@ -12,7 +12,6 @@ Nothing of the algorithm is here: codea1.py has it, and calls `main` with its lo
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import hashlib
 import json
 import math
@@ -23,7 +22,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -39,7 +39,6 @@ from sandbox import Sandbox, SandboxError
 from tasks import Question, coder_messages, load_questions
 
 HERE = Path(__file__).resolve().parent
-FIGURES = ("golden_t1", "golden_greedy", "suite_right", "assert_accuracy", "kill", "mul")
 
 
 # ---- settings ----
@@ -69,34 +68,33 @@ class Config:
     questions: str = choice("", "questions to train on (.jsonl, .jsonl.gz, .json)")
     eval_questions: str = choice("", "questions evaluated every eval_every steps; empty: none")
     final_questions: str = choice("", "questions evaluated before and after the run; empty: none")
-    prompt_style: str = choice("instruct", "prompts for chat models, or bare ones (embedded)",
-                               "instruct", "plain")  # fmt: skip
+    prompt_style: str = choice("instruct", "for chat models, or bare", "instruct", "plain")
     out: str = choice("runs", "folder of all runs")
     name: str = choice("", "folder of this run in --out; empty: preset and start time")
     seed: int = number(0, "seed of sampling and data order")
     steps: int = number(0, "training steps; 0: as many as epochs gives")
-    epochs: int = number(3, "passes over the questions where steps is 0; the last incomplete batch "
-                            "of a pass is dropped")  # fmt: skip
+    epochs: int = number(3, "passes over the questions, in whole batches, where steps is 0")
     batch_questions: int = number(256, "Q, questions per step", 1)
     programs: int = number(8, "M, programs per question", 1)
     suites: int = number(8, "N, suites per program", 1)
     asserts: int = number(8, "K, asserts of a suite, and tests replayed from the book", 1)
-    alpha: float = number(0.5, "weight of validity in the tester's reward; 1 - alpha goes to "
-                               "breaking the program", 0, 1)  # fmt: skip
+    alpha: float = number(0.5, "weight of validity in the tester's reward, against breaking", 0, 1)
     topvar: int = number(1, "programs per question whose suites train the tester", 1)
-    reward: str = choice("adversarial", "tests that reward the coder: the tester's; or golden: the "
-                         "question's own, and no tester", "adversarial", "golden")  # fmt: skip
+    reward: str = choice(
+        "adversarial", "tests that reward the coder: the tester's; or golden: the question's own, "
+        "and no tester", "adversarial", "golden",
+    )
     self_play: bool = switch("one model, the coder's, plays both roles")
     black_box: bool = switch("the tester does not see the program")
     no_book: bool = switch("no Mistake Book")
     book_capacity: int = number(64, "tests kept per question in the Mistake Book", 1)
-    wrong_answers: str = choice("relabel", "a sound call with a wrong answer, invalid either "
-                                "way: run it with the ground truth's answer, or not", "relabel",
-                                "drop")  # fmt: skip
+    wrong_answers: str = choice(
+        "relabel", "a sound call with a wrong answer, invalid either way: run it with the ground "
+        "truth's answer, or not", "relabel", "drop",
+    )
     coder_lr: float = number(1e-6, "peak learning rate of the coder")
     tester_lr: float = number(1e-6, "peak learning rate of the tester")
-    warmup: int = number(10, "steps in which the learning rate rises, before its cosine to 0; 0: "
-                             "none. In the tiny preset less than --steps by itself")  # fmt: skip
+    warmup: int = number(10, "steps of rising learning rate, before its cosine to 0; 0: none")
     weight_decay: float = number(0.1, "AdamW's, on all weights; 0: none")
     max_grad_norm: float = number(1.0, "gradients are scaled down to this norm; 0: never")
     coder_minibatches: int = number(2, "optimiser steps of the coder per training step", 1)
@@ -104,26 +102,22 @@ class Config:
     clip_low: float = number(0.2, "the ratio is clipped below 1 - clip_low", 0, 1)
     clip_high: float = number(0.28, "the ratio is clipped above 1 + clip_high")
     dual_clip: float = number(10.0, "bound of the ratio where the advantage is negative", 1)
-    kl_coef: float = number(0.001, "weight of the KL estimate to the start model; 0: none, and no "
-                                   "reference in memory")  # fmt: skip
+    kl_coef: float = number(0.001, "weight of the KL to the start model; 0: no such model is kept")
     temperature: float = number(1.0, "of sampling, and of the log-probs in the loss", 0.01)
     top_p: float = number(1.0, "nucleus of the rollouts; 1: off", 0.01, 1)
-    coder_prompt_limit: int = number(4096, "tokens; a question with a longer prompt is skipped and "
-                                           "counted", 1)  # fmt: skip
-    tester_prompt_limit: int = number(8192, "tokens; a program with a longer prompt gets no suites "
-                                            "and is counted", 1)  # fmt: skip
+    coder_prompt_limit: int = number(4096, "tokens; longer questions are skipped and counted", 1)
+    tester_prompt_limit: int = number(8192, "tokens; a program with more gets no suites", 1)
     coder_reply_limit: int = number(4096, "tokens of a program's reply", 1)
     tester_reply_limit: int = number(4096, "tokens of a suite's reply", 1)
-    micro_tokens: int = number(16384, "tokens per forward pass of the update: memory, not the "
-                                      "result", 1)  # fmt: skip
+    micro_tokens: int = number(16384, "tokens per forward pass of an update: memory alone", 1)
     checkpointing: bool = switch("recompute activations when going back: less memory, more time")
     offload: bool = switch("keep the idle policy's optimiser state in host memory")
     cuda_graphs: bool = switch("on a GPU, replay each step of a rollout as one graph")
     device: str = choice("auto", "cuda, cpu, or auto: cuda where there is one")
-    dtype: str = choice("auto", "compute type; auto: bfloat16 on cuda, else float32", "auto",
-                        "float32", "bfloat16")  # fmt: skip
-    threads: int = number(0, "torch's CPU threads; 0: torch's choice. A run repeats bit for bit on "
-                             "one number of them")  # fmt: skip
+    dtype: str = choice(
+        "auto", "compute type; auto: bfloat16 on cuda, else float32", "auto", "float32", "bfloat16"
+    )
+    threads: int = number(0, "torch's CPU threads; 0: its choice. A run repeats on as many")
     workers: int = number(0, "sandbox workers; 0: one per core")
     timeout: float = number(2.0, "seconds of CPU time per call in the sandbox", 0.01)
     memory_mb: int = number(1024, "memory limit of a program in the sandbox, MiB", 64)
@@ -135,8 +129,7 @@ class Config:
     eval_temperature: float = number(0.7, "sampling temperature of evaluations")
     eval_top_p: float = number(0.95, "nucleus of evaluations; 1: off", 0.01, 1)
     eval_seed: int = number(0, "seed of evaluations: runs of other seeds start from equal figures")
-    log_questions: int = number(1, "questions per step whose prompts, replies and rewards go to "
-                                   "samples.jsonl")  # fmt: skip
+    log_questions: int = number(1, "questions per step whose replies go to samples.jsonl")
 
     @property
     def golden(self) -> bool:
@@ -165,10 +158,9 @@ PRESETS: dict[str, dict] = {
         tester_reply_limit=96, save_every=50, keep_checkpoints=2, eval_every=0, eval_samples=16,
         eval_temperature=1.0, eval_top_p=1.0,
     ),
-}  # fmt: skip
+}
 # What may change when a run goes on: its results do not depend on it.
-ON_RESUME = {"device", "workers", "require_isolation", "save_every", "keep_checkpoints",
-             "log_questions"}  # fmt: skip
+ON_RESUME = "device workers require_isolation save_every keep_checkpoints log_questions".split()
 
 
 def parse_args(argv: Sequence[str] | None, description: str) -> tuple[dict, str]:
@@ -177,14 +169,13 @@ def parse_args(argv: Sequence[str] | None, description: str) -> tuple[dict, str]
         prog="codea1", allow_abbrev=False, description=description,
         epilog="docs/metrics.md explains every name in metrics.jsonl.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument("--resume", metavar="RUN", default="",
-                        help="folder of a run to go on with (runs/NAME)")  # fmt: skip
-    for f in dataclasses.fields(Config):
-        tiny = PRESETS["tiny"].get(f.name, f.default)
-        values = f"paper: {f.default!r}" + (f", tiny: {tiny!r}" if tiny != f.default else "")
-        values = values.replace(str(HERE) + os.sep, "")
-        text = f"{f.metadata['help']} ({values})".replace("%", "%%")
+    )
+    parser.add_argument("--resume", metavar="RUN", default="", help="a run's folder, to go on")
+    for f in fields(Config):
+        values, tiny = f"paper: {f.default!r}", PRESETS["tiny"].get(f.name, f.default)
+        if tiny != f.default:
+            values += f", tiny: {tiny!r}".replace(str(HERE) + os.sep, "")
+        text = f"{f.metadata['help']} ({values})"
         how = {"type": type(f.default), "choices": f.metadata.get("choices")}
         if f.default is False:
             how = {"action": "store_true"}
@@ -199,7 +190,7 @@ def flag(name: str) -> str:
 
 def make_config(given: dict) -> Config:
     """Preset, then the given values on top. A model or a questions file selects the paper's."""
-    if unknown := set(given) - {f.name for f in dataclasses.fields(Config)}:
+    if unknown := set(given) - set(Config.__dataclass_fields__):
         names = ", ".join(sorted(unknown))
         raise ValueError(f"unknown setting {names}: `codea1 --help` lists them")
     real = any(given.get(name) for name in ("coder", "tester", "questions"))
@@ -208,45 +199,51 @@ def make_config(given: dict) -> Config:
         raise ValueError(f"--preset is {preset!r}: there are {' and '.join(PRESETS)}")
     cfg = Config(**{**PRESETS[preset], **given, "preset": preset})
     if preset == "tiny" and "warmup" not in given:  # a short look needs no other flag
-        cfg = dataclasses.replace(cfg, warmup=min(cfg.warmup, max(cfg.steps - 1, 0)))
+        cfg = replace(cfg, warmup=min(cfg.warmup, max(cfg.steps - 1, 0)))
     if not cfg.coder or not cfg.questions:
-        raise ValueError("the paper preset needs --coder DIR and --questions FILE (and --tester "
-                         "DIR for another start model); without any of them `codea1` runs the "
-                         "embedded default")  # fmt: skip
+        raise ValueError(
+            "the paper preset needs --coder DIR and --questions FILE (and --tester DIR for another "
+            "start model); without any of them `codea1` runs the embedded default"
+        )
     name = cfg.name or time.strftime(f"{preset}-%Y%m%d-%H%M%S")
-    return choose_device(dataclasses.replace(cfg, name=name, tester=cfg.tester or cfg.coder))
+    return choose_device(replace(cfg, name=name, tester=cfg.tester or cfg.coder))
 
 
 def choose_device(cfg: Config) -> Config:
     """The settings with "auto" resolved; ValueError for a device that is not there."""
-    device, there = cfg.device, torch.cuda.is_available()
+    device, dtype, there = cfg.device, cfg.dtype, torch.cuda.is_available()
     if device == "auto":
         device = "cuda" if there else "cpu"
     if device != "cpu" and not (device.partition(":")[0] == "cuda" and there):
-        raise ValueError(f"--device is {device!r}: it is cpu, or cuda (cuda:1, ...) where torch "
-                         "finds a GPU")  # fmt: skip
-    dtype = cfg.dtype
+        wanted = "cpu, or cuda (cuda:1, ...) where torch finds a GPU"
+        raise ValueError(f"--device is {device!r}: it is {wanted}")
     if dtype == "auto":
-        dtype = "bfloat16" if device.startswith("cuda") else "float32"
-    return dataclasses.replace(cfg, device=device, dtype=dtype)
+        dtype = "float32" if device == "cpu" else "bfloat16"
+    return replace(cfg, device=device, dtype=dtype)
 
 
 def check_config(cfg: Config, n_questions: int) -> Config:
     """ValueError for what cannot work, with what to set; `steps` 0 is resolved from `epochs`."""
-    for f in dataclasses.fields(Config):
-        least, most = f.metadata.get("least"), f.metadata.get("most")
-        if least is not None and not least <= getattr(cfg, f.name) <= most:
-            wanted = f"between {least:g} and {most:g}" if most < math.inf else f"at least {least:g}"
-            raise ValueError(f"{flag(f.name)} is {getattr(cfg, f.name)}: it must be {wanted}")
-    if n_questions < cfg.batch_questions:
-        raise ValueError(f"{cfg.questions} has {n_questions} usable questions, fewer than a batch "
-                         f"of {cfg.batch_questions}: set --batch-questions to at most "
-                         f"{n_questions}")  # fmt: skip
-    steps = cfg.steps or cfg.epochs * (n_questions // cfg.batch_questions)
+    for f in fields(Config):
+        value, bounds = getattr(cfg, f.name), f.metadata
+        if "least" in bounds and not bounds["least"] <= value <= bounds["most"]:
+            wanted = f"at least {bounds['least']:g}"
+            if bounds["most"] < math.inf:
+                wanted += f" and at most {bounds['most']:g}"
+            raise ValueError(f"{flag(f.name)} is {value}: it must be {wanted}")
+    batch = cfg.batch_questions
+    if n_questions < batch:
+        raise ValueError(
+            f"{cfg.questions} has {n_questions} usable questions, fewer than a batch of {batch}: "
+            f"set --batch-questions to at most {n_questions}"
+        )
+    steps = cfg.steps or cfg.epochs * (n_questions // batch)
     if cfg.warmup >= steps:
-        raise ValueError(f"a warm-up of {cfg.warmup} steps leaves nothing of a run of {steps}: set "
-                         f"--warmup below {steps} or --steps above {cfg.warmup}")  # fmt: skip
-    return dataclasses.replace(cfg, steps=steps)
+        raise ValueError(
+            f"a warm-up of {cfg.warmup} steps leaves nothing of a run of {steps}: set --warmup "
+            f"below {steps} or --steps above {cfg.warmup}"
+        )
+    return replace(cfg, steps=steps)
 
 
 # ---- players ----
@@ -260,9 +257,8 @@ class Player:
     tokenizer: Tokenizer
 
 
-def load_player(path: str, cfg: Config, lr: float, reference: Qwen2 | None) -> Player:
-    """A checkpoint folder with its optimiser. reference: a frozen start model to share, or None
-    for one of its own."""
+def load_player(path: str, cfg: Config, lr: float, reference: Qwen2 | None = None) -> Player:
+    """reference: a frozen start model to share; None: one of its own."""
     model = Qwen2.from_pretrained(path, dtype=getattr(torch, cfg.dtype), device=cfg.device)
     tokenizer = Tokenizer.from_pretrained(path)
     policy = Policy(
@@ -271,18 +267,17 @@ def load_player(path: str, cfg: Config, lr: float, reference: Qwen2 | None) -> P
         clip_high=cfg.clip_high, dual_clip=cfg.dual_clip, temperature=cfg.temperature,
         vocab_size=len(tokenizer), micro_tokens=cfg.micro_tokens, reference=reference,
         checkpointing=cfg.checkpointing, offload=cfg.offload,
-    )  # fmt: skip
+    )
     return Player(policy, tokenizer)
 
 
 def load_players(cfg: Config) -> dict[str, Player]:
-    """{"coder": …} and, where a model of its own plays it, {"tester": …}; one reference for one
-    start folder."""
-    players = {"coder": load_player(cfg.coder, cfg, cfg.coder_lr, None)}
-    if cfg.has_tester:
-        shared = players["coder"].policy.reference if same_start(cfg) else None
-        players["tester"] = load_player(cfg.tester, cfg, cfg.tester_lr, shared)
-    return players
+    """{"coder": …, "tester": …}, the latter where a model of its own plays it."""
+    coder = load_player(cfg.coder, cfg, cfg.coder_lr)
+    if not cfg.has_tester:
+        return {"coder": coder}
+    shared = coder.policy.reference if same_start(cfg) else None
+    return {"coder": coder, "tester": load_player(cfg.tester, cfg, cfg.tester_lr, shared)}
 
 
 def same_start(cfg: Config) -> bool:
@@ -290,46 +285,41 @@ def same_start(cfg: Config) -> bool:
     return os.path.realpath(cfg.coder) == os.path.realpath(cfg.tester)
 
 
-def memory_bytes(n_coder: int, n_tester: int, compute_bytes: int, offload: bool,
-                 references: int) -> int:  # fmt: skip
-    """Bytes of weights and optimiser state on the device, activations and cache apart; n:
-    parameters (0: no such role).
+def memory_bytes(n_coder: int, n_tester: int, width: int, offload: bool, references: int) -> int:
+    """Bytes of weights and optimiser state on the device; n: parameters (0: no such role).
 
-    Per parameter of a policy: compute_bytes of weights that sample and differentiate, 4 of float32
-    gradient, 4 of master weight (none apart where the compute type is float32) and 8 of AdamW
-    moments. With offload the idle policy keeps its weights alone. Each of the `references` frozen
-    start models (of the larger size) adds compute_bytes.
+    Per parameter of a policy: `width` bytes of weights that sample and differentiate, 4 of float32
+    gradient, 4 of master weight (none apart where the width is 4) and 8 of AdamW moments. With
+    offload the idle policy keeps its weights alone. Each of the `references` frozen start models
+    (of the larger size) adds `width`.
     """
-    state = 4 + (0 if compute_bytes == 4 else 4) + 8
+    state = 12 if width == 4 else 16
     larger, smaller = max(n_coder, n_tester), min(n_coder, n_tester)
-    total = (larger + smaller + references * larger) * compute_bytes + larger * state
-    return total if offload else total + smaller * state
-
-
-def activation_bytes(c: ModelConfig, tokens: int, compute_bytes: int, checkpointing: bool) -> int:
-    """Bytes that a forward pass over `tokens` keeps for its backward pass: 53 (in bfloat16,
-    measured: see Policy) per token, layer and unit of the hidden size; with checkpointing those of
-    one layer, and the inputs of all."""
-    unit = tokens * c.hidden_size * compute_bytes // 2
-    if checkpointing:
-        return 53 * unit + 2 * unit * c.num_hidden_layers
-    return 53 * unit * c.num_hidden_layers
+    with_state = larger if offload else larger + smaller
+    return (larger + smaller + references * larger) * width + with_state * state
 
 
 def check_memory(cfg: Config) -> None:
-    """On a GPU: a run whose weights, optimiser state and activations do not fit is refused before
-    any is loaded."""
+    """On a GPU: a run that does not fit is refused before any weight is loaded.
+
+    A forward pass keeps for its backward pass 53 bytes (in bfloat16, measured: see Policy) per
+    token, layer and unit of the hidden size; with checkpointing those of one layer, and the inputs
+    of all.
+    """
     if not cfg.device.startswith("cuda"):
         return
-    paths = [cfg.coder, cfg.tester] if cfg.has_tester else [cfg.coder]
     width = 4 if cfg.dtype == "float32" else 2
-    configs = [ModelConfig.from_dict(read_json(Path(path) / "config.json")) for path in paths]
-    with torch.device("meta"):
-        sizes = [sum(p.numel() for p in Qwen2(c).parameters()) for c in configs]
+    sizes, activations = [], []
+    for path in [cfg.coder, cfg.tester][: 1 + cfg.has_tester]:
+        c = ModelConfig.from_dict(read_json(Path(path) / "config.json"))
+        with torch.device("meta"):
+            sizes.append(sum(p.numel() for p in Qwen2(c).parameters()))
+        layers = c.num_hidden_layers
+        kept = 53 + 2 * layers if cfg.checkpointing else 53 * layers
+        activations.append(kept * cfg.micro_tokens * c.hidden_size * width // 2)
     references = 0 if cfg.kl_coef == 0 else 1 if same_start(cfg) else len(sizes)
     state = memory_bytes(sizes[0], sum(sizes[1:]), width, cfg.offload, references) / 2**30
-    needed = [activation_bytes(c, cfg.micro_tokens, width, cfg.checkpointing) for c in configs]
-    passing = max(needed) / 2**30
+    passing = max(activations) / 2**30
     have = torch.cuda.get_device_properties(cfg.device).total_memory / 2**30
     if state + passing > 0.92 * have:
         flags = ["--checkpointing"] * (not cfg.checkpointing) + ["--offload"] * (not cfg.offload)
@@ -337,7 +327,8 @@ def check_memory(cfg: Config) -> None:
             f"{' + '.join(f'{n / 1e9:.2f}' for n in sizes)} billion parameters need {state:.0f} "
             f"GiB of weights, gradients and optimiser state, and {passing:.0f} GiB of activations "
             f"for --micro-tokens {cfg.micro_tokens}; {cfg.device} has {have:.0f} GiB. There are "
-            f"{', '.join([*flags, 'smaller --micro-tokens'])} and smaller models")  # fmt: skip
+            f"{', '.join([*flags, 'smaller --micro-tokens'])} and smaller models"
+        )
 
 
 # ---- files ----
@@ -355,14 +346,12 @@ def write_json(path: Path, value: object) -> None:
 
 
 def append_json(path: Path, *rows: dict) -> None:
-    """Append objects to a .jsonl file."""
     with open(path, "a", encoding="utf-8") as f:
         f.writelines(json.dumps(row) + "\n" for row in rows)
 
 
 def keep_lines(path: Path, step: int) -> None:
-    """Drop what a log says of steps after `step` (they will be run again), and a last line that
-    was cut."""
+    """Drop what a log says of steps after `step`, which run again, and a last line that was cut."""
     if path.exists():
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         whole = [text for text in lines if text.endswith("\n")]
@@ -370,8 +359,7 @@ def keep_lines(path: Path, step: int) -> None:
 
 
 def fingerprint(model: Qwen2) -> str:
-    """A digest of the names, shapes and first values of all weights: tells two models apart at no
-    cost."""
+    """A digest of the names, shapes and first values of all weights: tells two models apart."""
     digest = hashlib.sha256()
     for name, p in model.named_parameters():
         digest.update(f"{name}{tuple(p.shape)}".encode())
@@ -380,44 +368,42 @@ def fingerprint(model: Qwen2) -> str:
 
 
 def sync(path: Path) -> None:
-    """Make the disk have what was written to a file, or renamed in a folder."""
+    """Have the disk hold what was written to a file, or renamed in a folder."""
     fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)
     os.close(fd)
 
 
 def usable_questions(cfg: Config) -> list[Question]:
-    """The questions whose prompt fits, for `--reward golden` with their tests that are understood
-    (at least one); the others are skipped, and counted aloud."""
-    tokenizer = Tokenizer.from_pretrained(cfg.coder)
+    """The questions whose prompt fits, for `--reward golden` with those of their tests that are
+    understood (at least one); what is left out is counted aloud."""
+    tokenizer, limit = Tokenizer.from_pretrained(cfg.coder), cfg.coder_prompt_limit
     questions, fits = load_questions(cfg.questions), []
     for question in questions:
         prompt = tokenizer.encode_chat(coder_messages(question, cfg.prompt_style))
-        fits += [question] if len(prompt) <= cfg.coder_prompt_limit else []
-    if len(fits) < len(questions):
-        say(f"{len(questions) - len(fits)} of {len(questions)} questions skipped: their prompt is "
-            f"over {cfg.coder_prompt_limit} tokens (--coder-prompt-limit)")  # fmt: skip
+        fits += [question] if len(prompt) <= limit else []
+    if skipped := len(questions) - len(fits):
+        say(f"{skipped} of {len(questions)} questions skipped: their prompt is over {limit} tokens "
+            "(--coder-prompt-limit)")
     if not cfg.golden:
         return fits
-    known = []
+    tested, lost = [], 0
     for question in fits:
         tests = tuple(text for text in question.tests if parse_assert(text, question.entry_point))
-        known.append(dataclasses.replace(question, tests=tests))
-    lost = sum(len(q.tests) for q in fits) - sum(len(q.tests) for q in known)
-    tested = [q for q in known if q.tests]
+        lost += len(question.tests) - len(tests)
+        tested += [replace(question, tests=tests)] if tests else []
     if lost or len(tested) < len(fits):
         say(f"--reward golden: {lost} tests are of a form that is not understood and left out, "
-            f"{len(fits) - len(tested)} questions without a test are skipped")  # fmt: skip
+            f"{len(fits) - len(tested)} questions without a test are skipped")
     return tested
 
 
 def evaluation_questions(path: str) -> list[Question]:
-    """The questions of a file that have golden tests; the others are skipped, and counted aloud."""
+    """The questions of a file that have golden tests; the others are counted aloud."""
     questions = load_questions(path) if path else []
     golden = [q for q in questions if (q.hidden.golden if q.hidden else q.tests)]
-    if len(golden) < len(questions):
-        say(f"{path}: {len(questions) - len(golden)} of {len(questions)} questions have no golden "
-            "tests and are skipped")  # fmt: skip
+    if skipped := len(questions) - len(golden):
+        say(f"{path}: {skipped} of {len(questions)} questions have no golden tests and are skipped")
     if questions and not golden:
         raise ValueError(f"{path} has no question with golden tests: it cannot be evaluated on")
     return golden
@@ -444,9 +430,8 @@ class Clock:
 
 
 class Stop:
-    """Ctrl-C (or SIGTERM). While programs and suites are written nothing has changed yet: stop at
-    once. While the step's results go into book, weights and log (`busy`): finish them first, unless
-    it comes twice."""
+    """Ctrl-C (or SIGTERM) stops at once, as nothing has changed yet; but while a step's results go
+    into book, weights and log (`busy`), behind them, unless it comes twice."""
 
     def __init__(self) -> None:
         self.busy = self.asked = False
@@ -480,11 +465,12 @@ class Run:
     box: Sandbox | None = None
     stop: Stop = field(default_factory=Stop)
     pool: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(2 * (os.cpu_count() or 1)))  # fmt: skip
+        default_factory=lambda: ThreadPoolExecutor(2 * (os.cpu_count() or 1))
+    )
 
     def steps(self) -> Iterator[int]:
-        """The steps that are left. Behind each: a checkpoint where one is due, and the end where
-        it was asked for."""
+        """The steps that are left; behind each a checkpoint where one is due, and the end where it
+        was asked for."""
         cfg = self.cfg
         left = range(self.step + 1, cfg.steps + 1)
         for step in tqdm(left, cfg.name, cfg.steps, initial=self.step, unit="step", disable=None):
@@ -497,22 +483,27 @@ class Run:
             if self.stop.asked:
                 raise KeyboardInterrupt
 
-    def log(self, step: int, clock: Clock, batch: list, programs: list, suites: dict,
-            executions: list, rewards: list, chosen: list, changes: list,
-            stats: dict) -> None:  # fmt: skip
+    def log(
+        self, step: int, clock: Clock, batch: list, programs: list, suites: dict, executions: list,
+        rewards: list, chosen: list, changes: list, stats: dict,
+    ) -> None:
         """Write a step's row of metrics.jsonl and its samples, and a line for a person."""
-        cfg = self.cfg
+        cfg, coder = self.cfg, self.players["coder"]
         epoch = (step - 1) // (len(self.questions) // cfg.batch_questions) + 1
-        row = {"step": step, "epoch": epoch, **reward_metrics(rewards, executions, cfg)}
+        row = {"step": step, "epoch": epoch, **coder_metrics(rewards)}
         if not cfg.golden:
-            rows = [replies for row in suites.values() for replies in row]
-            row |= {"book_size": len(self.book), "book_added": sum(a for a, _ in changes),
-                    "book_removed": sum(r for _, r in changes),
-                    "left_out": sum(not c for c in chosen),
-                    "skipped_prompts": sum(not replies.samples for replies in rows)}  # fmt: skip
-            tester = self.players.get("tester", self.players["coder"])
-            row |= role_metrics("tester", tester, rows, stats["tester"], step)
-        row |= role_metrics("coder", self.players["coder"], programs, stats["coder"], step)
+            replies = sum(suites.values(), [])  # of every program
+            row |= tester_metrics(rewards, executions, cfg.asserts)
+            row |= {
+                "book_size": len(self.book),
+                "book_added": sum(added for added, _ in changes),
+                "book_removed": sum(removed for _, removed in changes),
+                "left_out": chosen.count([]),
+                "skipped_prompts": sum(not x.samples for x in replies),
+            }
+            tester = self.players.get("tester", coder)
+            row |= role_metrics("tester", tester, replies, stats["tester"], step)
+        row |= role_metrics("coder", coder, programs, stats["coder"], step)
         row["skipped_updates"] = sum(s.skipped for s in stats["coder"] + stats["tester"])
         row["seconds"] = clock.seconds
         written = row["tokens_coder"] + row.get("tokens_tester", 0)
@@ -531,57 +522,72 @@ def mean(values: Sequence[float]) -> float:
     return float(sum(values) / len(values)) if values else 0.0
 
 
-def reward_metrics(rewards: list, executions: list, cfg: Config) -> dict:
-    """The part of a metrics row that steps 4 to 6 give: of codea1.Rewards and codea1.Execution of
-    each question."""
-    coder = [x.coder for x in rewards]
-    row = {
-        "reward_coder": mean(sum(coder, [])),
-        "spread_coder": mean([len(set(group)) > 1 for group in coder]),
-        "loads_rate": mean([loads for x in rewards for loads in x.loads]),
-        "pass_new": mean([p for x in rewards for p in x.pass_new]),
+def pooled(rewards: list, name: str) -> float:
+    """The mean of a field of codea1.Rewards over what all questions have in it."""
+    return mean([value for x in rewards for value in getattr(x, name)])
+
+
+def spread(groups: list) -> float:
+    """The share of the groups of rewards that are not all equal."""
+    return mean([len(set(group)) > 1 for group in groups])
+
+
+def coder_metrics(rewards: list) -> dict:
+    """For a metrics row, from the codea1.Rewards of each question."""
+    return {
+        "reward_coder": pooled(rewards, "coder"),
+        "spread_coder": spread([x.coder for x in rewards]),
+        "loads_rate": pooled(rewards, "loads"),
+        "pass_new": pooled(rewards, "pass_new"),
     }
-    if cfg.golden:
-        return row
+
+
+def tester_metrics(rewards: list, executions: list, k: int) -> dict:
+    """For a metrics row, from the codea1.Rewards and codea1.Execution of each question."""
     tester = [group for x in rewards for group in x.tester if group]
     suites = [suite for e in executions for row in e.suites for suite in row]
-    return row | {
+    return {
         "reward_tester": mean(sum(tester, [])),
-        "spread_tester": mean([len(set(group)) > 1 for group in tester]),
-        "r_val": mean([v for x in rewards for v in x.r_val]),
-        "r_adv": mean([a for x in rewards for a in x.r_adv]),
-        "pass_hist": mean([p for x in rewards for p in x.pass_hist]),
-        "valid_rate": mean([len(suite.tests) / cfg.asserts for suite in suites]),
+        "spread_tester": spread(tester),
+        "r_val": pooled(rewards, "r_val"),
+        "r_adv": pooled(rewards, "r_adv"),
+        "pass_hist": pooled(rewards, "pass_hist"),
+        "valid_rate": mean([len(suite.tests) / k for suite in suites]),
     }
 
 
 def role_metrics(role: str, player: Player, replies: list, stats: list, step: int) -> dict:
-    """The part of a metrics row that a role's replies (codea1.Replies) and optimiser steps give;
-    the latter weighted by their tokens."""
+    """For a metrics row, from a role's codea1.Replies and optimiser steps."""
     samples = [one for group in replies for one in group.samples]
     tokens = sum(s.tokens for s in stats) or 1
-    row = {}
-    for name, attribute in {"loss": "loss", "kl": "kl", "clip": "clip_fraction",
-                            "grad_norm": "grad_norm"}.items():  # fmt: skip
-        row[f"{name}_{role}"] = sum(getattr(s, attribute) * s.tokens for s in stats) / tokens
-    return row | {
+
+    def weighted(name: str) -> float:
+        return sum(getattr(s, name) * s.tokens for s in stats) / tokens
+
+    return {
+        f"loss_{role}": weighted("loss"),
+        f"kl_{role}": weighted("kl"),
+        f"clip_{role}": weighted("clip_fraction"),
+        f"grad_norm_{role}": weighted("grad_norm"),
         f"lr_{role}": player.policy.lr_at(step),
         f"tokens_{role}": sum(len(one.ids) for one in samples),
         f"truncated_{role}": mean([not one.finished for one in samples]),
     }
 
 
-def sample_rows(step: int, batch: list[Question], programs: list, suites: dict,
-                rewards: list) -> list[dict]:  # fmt: skip
+def sample_rows(
+    step: int, batch: list[Question], programs: list, suites: dict, rewards: list
+) -> list[dict]:
     """For samples.jsonl: every reply to these questions beside its reward, a row per program."""
     rows = []
     for q, question in enumerate(batch):
         for m, text in enumerate(programs[q].texts):
+            written = suites[q][m].texts
             rows.append({
                 "step": step, "question": question.id, "prompt": question.prompt, "program": text,
-                "reward_coder": rewards[q].coder[m], "suites": suites[q][m].texts,
-                "reward_tester": rewards[q].tester[m] if suites[q][m].texts else [],
-            })  # fmt: skip
+                "reward_coder": rewards[q].coder[m], "suites": written,
+                "reward_tester": rewards[q].tester[m] if written else [],
+            })
     return rows
 
 
@@ -596,7 +602,7 @@ def line(row: dict, steps: int) -> str:
         f"{row['r_val']:.2f}, breaks {row['r_adv']:.2f})  book {row['book_size']} "
         f"(+{row['book_added']} -{row['book_removed']})  kl {row['kl_coder']:.4f} "
         f"{row['kl_tester']:.4f}{end}"
-    )  # fmt: skip
+    )
 
 
 # ---- evaluation, before, on the way and after ----
@@ -606,58 +612,54 @@ def evaluate(run: Run, questions: list[Question]) -> dict:
     """In percent, with standard errors and by family: golden_t1 and golden_greedy of the coder;
     suite_right, assert_accuracy, kill and mul of the tester (in self-play the same model)."""
     cfg, box, coder = run.cfg, run.box, run.players["coder"]
-    common = dict(style=cfg.prompt_style, temperature=cfg.eval_temperature, top_p=cfg.eval_top_p,
-                  seed=cfg.eval_seed)  # fmt: skip
-    t1, greedy = (
-        evaluate_coder(coder.policy.model, coder.tokenizer, questions, box, n=n, greedy=n == 0,
-                       max_new_tokens=cfg.coder_reply_limit, **common)
-        for n in (cfg.eval_samples, 0)
-    )  # fmt: skip
-    result = {"golden_t1": t1.rate, "golden_greedy": greedy.rate, "n_questions": t1.n_questions,
-              "stderr": {"golden_t1": t1.stderr, "golden_greedy": greedy.stderr},
-              "by_family": {"golden_t1": t1.by_family}}  # fmt: skip
-    if cfg.golden:
-        return result
-    tester = run.players.get("tester", coder)
-    t = evaluate_tester(tester.policy.model, tester.tokenizer, questions, box,
-                        suites=cfg.eval_samples, asserts=cfg.asserts, black_box=cfg.black_box,
-                        max_new_tokens=cfg.tester_reply_limit, **common)  # fmt: skip
-    result |= {name: getattr(t, name) for name in FIGURES[2:]}
-    result["stderr"] |= t.stderr
-    result["by_family"] |= t.by_family
-    return result
+    sampling = dict(
+        style=cfg.prompt_style, temperature=cfg.eval_temperature, top_p=cfg.eval_top_p,
+        seed=cfg.eval_seed, max_new_tokens=cfg.coder_reply_limit,
+    )
+    of_coder = partial(evaluate_coder, coder.policy.model, coder.tokenizer, questions, box)
+    figures = {
+        "golden_t1": of_coder(n=cfg.eval_samples, **sampling),
+        "golden_greedy": of_coder(n=1, **sampling | {"temperature": 0.0}),
+    }
+    if not cfg.golden:
+        tester = run.players.get("tester", coder)
+        sampling["max_new_tokens"] = cfg.tester_reply_limit
+        figures |= evaluate_tester(
+            tester.policy.model, tester.tokenizer, questions, box, suites=cfg.eval_samples,
+            asserts=cfg.asserts, black_box=cfg.black_box, **sampling,
+        )
+    return {
+        **{name: figure.value for name, figure in figures.items()},
+        "n_questions": len(questions),
+        "stderr": {name: figure.stderr for name, figure in figures.items()},
+        "by_family": {name: figure.by_family for name, figure in figures.items()},
+    }
 
 
 def print_final(final: dict) -> None:
     """Before and after with standard errors, then the families, then the book."""
     before, after = final["before"], final["after"]
     print(f"\n{'held-out, %':<18}{'before':>16}{'after':>16}{'change':>9}")
-    for name in [n for n in FIGURES if n in after]:
+    for name in after["stderr"]:
         cells = [f"{x[name]:.1f} ± {x['stderr'][name]:.1f}" for x in (before, after)]
         change = after[name] - before[name]
         print(f"{name:<18}{cells[0]:>16}{cells[1]:>16}{change:>+9.1f}")
-    figures = after["by_family"]
-    print(f"\n{'by family':<22}" + "".join(f"{name:>20}" for name in figures))
-    for family in sorted(figures["golden_t1"]):
-        cells = []
-        for name in figures:
-            cells.append(f"{before['by_family'][name][family]:.0f} -> {figures[name][family]:.0f}")
-        print(f"{family:<22}" + "".join(f"{cell:>20}" for cell in cells))
+    start, end = before["by_family"], after["by_family"]
+    print(f"\n{'by family':<22}" + "".join(f"{name:>16}" for name in start))
+    for family in start["golden_t1"]:
+        cells = [f"{start[name][family]:.0f} -> {end[name][family]:.0f}" for name in start]
+        print(f"{family:<22}" + "".join(f"{cell:>16}" for cell in cells))
     if "book_size" in final:
-        print(f"\nMistake Book: {final['book_size']} tests at the end, {final['book_added']} "
-              f"added, {final['book_removed']} removed")  # fmt: skip
+        size, added, removed = (final[f"book_{what}"] for what in ("size", "added", "removed"))
+        print(f"\nMistake Book: {size} tests at the end, {added} added, {removed} removed")
 
 
 # ---- checkpoints and resume ----
 
 
 def save_checkpoint(run: Run) -> None:
-    """Everything a run needs to go on, in one folder that appears at once: written aside, synced,
-    renamed.
-
-    {coder,tester}/ in Hugging Face layout, {coder,tester}.pt (master weights, moments, schedule),
-    book.json, manifest.json.
-    """
+    """Players (Hugging Face layout, and .pt: master weights, moments, schedule), book and manifest,
+    in a folder that appears at once: written aside, synced, renamed."""
     final = run.path / "checkpoints" / f"step_{run.step:06d}"
     part = final.with_name(final.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
@@ -685,7 +687,7 @@ def newest_checkpoint(path: Path) -> Path | None:
     """The newest complete checkpoint of a run; an incomplete one is skipped, aloud."""
     for folder in sorted((path / "checkpoints").glob("step_*"), reverse=True):
         try:
-            files = json.loads((folder / "manifest.json").read_text())["files"]
+            files = read_json(folder / "manifest.json")["files"]
             whole = all((folder / f).stat().st_size == size for f, size in files.items())
             if folder.suffix != ".part" and whole:
                 return folder
@@ -697,24 +699,21 @@ def newest_checkpoint(path: Path) -> Path | None:
 
 def load_checkpoint(folder: Path, run: Run) -> None:
     """Put a checkpoint's weights, moments, schedule, book and step into the run."""
-    manifest = json.loads((folder / "manifest.json").read_text())
-    if set(manifest["weights"]) != set(run.players):
-        there, wanted = sorted(manifest["weights"]), sorted(run.players)
-        raise ValueError(f"{folder} holds {there}, this run has {wanted}")
+    manifest = read_json(folder / "manifest.json")
     for role, player in run.players.items():
-        state = torch.load(folder / f"{role}.pt", map_location="cpu", weights_only=True)
-        player.policy.load_state_dict(state)
+        path = folder / f"{role}.pt"
+        player.policy.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
         found = fingerprint(player.policy.model), player.policy.t
-        if found != (manifest["weights"][role], manifest["step"]):
-            raise ValueError(f"{folder}/{role}.pt is not the {role} that was saved there: were "
-                             "files exchanged?")  # fmt: skip
+        if found != (manifest["weights"].get(role), manifest["step"]):
+            text = f"{path} is not the {role} that was saved there"
+            raise ValueError(f"{text}: were files exchanged?")
     run.book, run.step = MistakeBook.load(folder / "book.json"), manifest["step"]
 
 
 def describe(cfg: Config, players: dict[str, Player]) -> dict:
     """config.json: the settings, and what else decides the results of a run."""
     return {
-        **dataclasses.asdict(cfg),
+        **asdict(cfg),
         "questions_sha256": hashlib.sha256(Path(cfg.questions).read_bytes()).hexdigest(),
         "start_weights": {role: fingerprint(p.policy.model) for role, p in players.items()},
         "torch": torch.__version__,
@@ -723,33 +722,33 @@ def describe(cfg: Config, players: dict[str, Player]) -> dict:
 
 
 def resume_config(path: Path, given: dict) -> Config:
-    """The settings of a run that goes on. Flags that would change its results are refused, the
-    others are said."""
+    """The settings of a run that goes on; flags that would change its results are refused."""
     if not (path / "config.json").exists():
         raise ValueError(f"{path} holds no run: there is no config.json in it")
-    saved = json.loads((path / "config.json").read_text())
-    cfg = Config(**{f.name: saved.get(f.name, f.default) for f in dataclasses.fields(Config)})
+    saved = read_json(path / "config.json")
+    cfg = Config(**{f.name: saved.get(f.name, f.default) for f in fields(Config)})
     for name, value in given.items():
         was = getattr(cfg, name)
         if value != was and name not in ON_RESUME:
-            raise ValueError(f"{flag(name)} was {was!r}, now {value!r}: a resumed run keeps its "
-                             "settings; start a new run")  # fmt: skip
+            raise ValueError(
+                f"{flag(name)} was {was!r}, now {value!r}: a resumed run keeps its settings; start "
+                "a new run"
+            )
         if value != was:
             say(f"resumed with {flag(name)} {value!r} instead of {was!r}")
-    return choose_device(dataclasses.replace(
-        cfg, **{**given, "out": str(path.parent), "name": path.name}))  # fmt: skip
+    given = given | {"out": str(path.parent), "name": path.name}
+    return choose_device(replace(cfg, **given))
 
 
 def check_resumed(run: Run) -> None:
     """The question file and the start models must be those that the run began with."""
-    saved = json.loads((run.path / "config.json").read_text())
-    now = describe(run.cfg, run.players)
+    cfg, path = run.cfg, run.path
+    saved, now = read_json(path / "config.json"), describe(cfg, run.players)
     if saved["questions_sha256"] != now["questions_sha256"]:
-        raise ValueError(f"{run.cfg.questions} has changed since {run.path} started: a resumed run "
-                         "needs the same file")  # fmt: skip
+        raise ValueError(f"{cfg.questions} has changed since {path} started: restore it")
     if saved["start_weights"] != now["start_weights"]:
-        raise ValueError(f"{run.cfg.coder} and {run.cfg.tester} do not hold the models that "
-                         f"{run.path} started from")  # fmt: skip
+        models = f"{cfg.coder} and {cfg.tester}"
+        raise ValueError(f"{models} do not hold the models that {path} started from")
     for key in ("torch", "torch_threads"):
         if saved[key] != now[key]:
             say(f"{key} was {saved[key]}, is {now[key]}: the run will not repeat bit for bit")
@@ -763,8 +762,9 @@ def open_run(given: dict, resume: str) -> Run:
     cfg = resume_config(Path(resume), given) if resume else make_config(given)
     path = Path(cfg.out) / cfg.name
     if not resume and path.exists() and any(path.iterdir()):
-        raise ValueError(f"{path} holds a run already: give another --name, or go on with it by "
-                         f"--resume {path}")  # fmt: skip
+        raise ValueError(
+            f"{path} holds a run already: give another --name, or go on with it by --resume {path}"
+        )
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     if given.get("tester") and not cfg.has_tester:
@@ -772,8 +772,8 @@ def open_run(given: dict, resume: str) -> Run:
     check_memory(cfg)
     questions = usable_questions(cfg)
     cfg = check_config(cfg, len(questions))
-    held = {"eval": evaluation_questions(cfg.eval_questions),
-            "final": evaluation_questions(cfg.final_questions)}  # fmt: skip
+    files = {"eval": cfg.eval_questions, "final": cfg.final_questions}
+    held = {when: evaluation_questions(file) for when, file in files.items()}
     run = Run(path, cfg, questions, load_players(cfg), MistakeBook(cfg.book_capacity), held)
     if not resume:
         path.mkdir(parents=True, exist_ok=True)
@@ -806,18 +806,18 @@ def work(run: Run, train: Callable[[Run], None]) -> None:
     seconds = sum(row["seconds"]["total"] for row in rows)
     final = {"steps": run.step, "seconds": round(seconds, 1)}
     if not run.cfg.golden:
-        final |= {"book_size": len(run.book), "book_added": sum(row["book_added"] for row in rows),
-                  "book_removed": sum(row["book_removed"] for row in rows)}  # fmt: skip
+        final["book_size"] = len(run.book)
+        for name in ("book_added", "book_removed"):
+            final[name] = sum(row[name] for row in rows)
     if held:
-        final |= {"before": json.loads(start.read_text()), "after": evaluate(run, held)}
+        final |= {"before": read_json(start), "after": evaluate(run, held)}
         print_final(final)
     write_json(run.path / "final.json", final)
     print(f"\n{run.step} steps in {seconds / 60:.1f} min; everything is in {run.path}")
 
 
 def main(argv: Sequence[str] | None, description: str, train: Callable[[Run], None]) -> int:
-    """The command line of codea1.py. Exit status: 0; 2 for a setting that cannot work; 130 after
-    Ctrl-C."""
+    """Exit status: 0; 2 for a setting that cannot work; 130 after Ctrl-C."""
     given, resume = parse_args(argv, description)
     try:
         run = open_run(given, resume)
@@ -826,9 +826,9 @@ def main(argv: Sequence[str] | None, description: str, train: Callable[[Run], No
     except (ValueError, OSError, SandboxError) as error:
         say(f"codea1: {error}")
         return 2
-    rest = ", golden tests" if cfg.golden else f" x {cfg.suites} suites of {cfg.asserts}"
+    tests = "on golden tests" if cfg.golden else f"x {cfg.suites} suites of {cfg.asserts}"
     say(f"{cfg.name}: {len(run.questions)} questions, {cfg.steps} steps of {cfg.batch_questions} x "
-        f"{cfg.programs} programs{rest}, {cfg.dtype} on {cfg.device}")  # fmt: skip
+        f"{cfg.programs} programs {tests}, {cfg.dtype} on {cfg.device}")
     try:
         with run.box, run.stop:
             work(run, train)

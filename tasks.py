@@ -1,10 +1,8 @@
 """Questions, their files and prompts, and the way from a model's reply to a program or to tests.
 
-Of the paper: the task (question, ground truth, suites of asserts). Ours: the rest. A reply is only
-ever read: programs are cut out of it as text, asserts go to asserts.py. Nothing is executed.
-Code replies: the whole program, fenced or bare, with or without the prompt's imports and helpers;
-or the body of the function alone: indented, flush left, or with only its first line flush left.
-Run by the other modules:  questions = load_questions("questions.jsonl.gz")
+A reply is only read, never run: programs are cut out of it as text, asserts go to asserts.py.
+Understood are whole programs, fenced or bare, with or without the prompt's imports and helpers; and
+the function's body alone: indented, flush left, or with only its first line flush left.
 """
 
 import ast
@@ -18,19 +16,7 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
-from asserts import (  # noqa: F401  (offered here too, for scripts)
-    FAULTS,
-    Test,
-    equal,
-    from_source,
-    holds,
-    parse_assert,
-    parse_python,
-    plain_size,
-    read_tests,
-    relabel,
-    to_source,
-)
+from asserts import FAULTS, Test, equal, holds, parse_assert, parse_python, read_tests  # noqa: F401
 
 
 @dataclass(frozen=True)
@@ -58,9 +44,8 @@ class Question:
 # ---- blocks of a reply ----
 PYTHON = {"", "python", "py", "python3", "py3"}
 OPENING = re.compile(r"([ \t]*(?:(?:[-*+]|\d+[.)])[ \t]+)?)(`{3,}|~{3,}(?!~))([^`]*)")
-CODE = re.compile(  # on a fence's line
-    r"\s*(?:py(?:thon)?3?[ \t]+)?((?:def|async|class|import|from|assert)\b.*|@.*)"
-)
+# Code on a fence's line:
+CODE = re.compile(r"\s*(?:py(?:thon)?3?[ \t]+)?((?:def|async|class|import|from|assert)\b.*|@.*)")
 FENCE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})", re.MULTILINE)
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 EXITS = (ast.Return, ast.Yield, ast.YieldFrom)
@@ -73,10 +58,10 @@ def _unix(text: str) -> str:
 
 
 class End(NamedTuple):
-    """A place where a block may end: its text up to there, and the number of the line behind it."""
+    """A place where a block may end."""
 
-    text: str
-    after: int
+    text: str  # of the block up to there
+    after: int  # number of the line behind it
 
 
 def _blocks(reply: str) -> list[tuple[str, str]]:
@@ -89,7 +74,7 @@ def _blocks(reply: str) -> list[tuple[str, str]]:
         opening, at = OPENING.fullmatch(lines[at]), at + 1
         if not opening:
             continue
-        head = "".join(line + "\n" for line in lines[: at - 1]) if not blocks else ""
+        head = "" if blocks else "\n".join([*lines[: at - 1], ""])
         if _is_code(head) and not opening[3].strip():
             blocks.append(("", head))
             continue
@@ -112,10 +97,8 @@ def _tag(info: str) -> str:
 
 
 def _whole(ends: Iterator[End], room: int) -> tuple[End, int]:
-    """The first end at which the block is Python, else the first; and the room that is left.
-
-    A program may show fences in its strings. At most `room` characters are parsed.
-    """
+    """The first end at which the block is Python (it may show fences in its strings), else the
+    first; and what is left of `room`, the characters that may be parsed."""
     first = end = next(ends)
     while end and room > 0:
         room -= len(end.text)
@@ -126,11 +109,8 @@ def _whole(ends: Iterator[End], room: int) -> tuple[End, int]:
 
 
 def _ends(opening: re.Match, lines: list[str], start: int) -> Iterator[End]:
-    """Where the block that begins on line `start` may end, the likely places first.
-
-    These are closing fences and openings of other blocks; then the end of the reply; then fences
-    at the end of a line of code.
-    """
+    """Where the block that begins on line `start` may end, the likely places first: closing fences
+    and openings of other blocks; the end of the reply; fences at the end of a line of code."""
     fence, behind, found = opening[2], [], 0
     for at in range(start, len(lines)):
         line = lines[at].strip(" \t")
@@ -158,14 +138,14 @@ def _text(opening: re.Match, lines: list[str]) -> str:
         lines = [re.sub(rf"^[ \t]{{1,{depth}}}", "", line) for line in lines]
     if code := CODE.match(opening[3]):
         lines = [code[1], *lines]
-    return "".join(line + "\n" for line in lines)
+    return "\n".join([*lines, ""])
 
 
 # ---- programs ----
 def extract_tests(reply: str, entry_point: str, limit: int) -> list[Test | None]:
     """The tests that the first `limit` asserts of a reply state, in order; None: malformed.
 
-    Read are blocks without a tag or tagged Python; a reply without any fence is read as a whole.
+    They are read from blocks tagged Python or not at all; without any fence, from the whole reply.
     """
     blocks = _blocks(reply)
     code = [text for tag, text in blocks if tag in PYTHON] if blocks else [_unix(reply)]
@@ -182,18 +162,15 @@ def top_names(program: str) -> set[str]:
 
 
 def extract_program(reply: str, entry_point: str) -> str:
-    """The program of a reply, "" if there is none.
-
-    The last Python block (a missing tag will do) that defines the entry point, else the last one
-    tagged Python, else the last block that parses, else the whole reply if it parses.
-    """
+    """The last Python block of a reply (a missing tag will do) that defines the entry point, else
+    the last one tagged Python, else the last block that parses, else the whole reply if it parses;
+    "" if there is none of these."""
     blocks = [(tag, text) for tag, text in reversed(_blocks(reply)) if text.strip()]
     python = [text for tag, text in blocks if tag in PYTHON and entry_point in text]
     choices = chain(
         (text for text in python if entry_point in top_names(text)),
         (text for tag, text in blocks if tag and tag in PYTHON),
-        (text for _, text in blocks if parse_python(text)),
-        (text for text in [_unix(reply)] if text.strip() and parse_python(text)),
+        (text for _, text in [*blocks, ("", _unix(reply))] if text.strip() and parse_python(text)),
     )
     return next(choices, "")
 
@@ -209,7 +186,7 @@ def make_solution(question: Question, reply: str) -> str:
 
 
 def _as_body(prompt: str, text: str, entry_point: str) -> str:
-    """The prompt continued by the body of its function; "" if the text is none: returns nothing."""
+    """The prompt continued by the body of its function; "" if the text does not return."""
     head = prompt.rstrip() + "\n"
     for body in (text, "    " + text, textwrap.indent(textwrap.dedent(text), "    ")):
         for node in getattr(parse_python(head + body), "body", []):
@@ -223,10 +200,8 @@ def _as_body(prompt: str, text: str, entry_point: str) -> str:
 
 
 def _behind(prompt: str, program: str, entry_point: str) -> str:
-    """The program behind the prompt's code if it lacks a name of it.
-
-    The stub of the entry point stays out: else a program that does not define it would load.
-    """
+    """The program behind the prompt's code if it lacks a name of it. The stub of the entry point
+    stays out: else a program that does not define it would load."""
     code = prompt if parse_python(prompt) else prompt.rstrip() + "\n    pass\n"
     known = top_names(program) | {entry_point}
     if not program.strip() or not parse_python(program) or top_names(code) <= known:
@@ -244,11 +219,11 @@ def _behind(prompt: str, program: str, entry_point: str) -> str:
 
 # ---- files ----
 def load_questions(path: str) -> list[Question]:
-    """The questions of a .jsonl, .jsonl.gz or .json file.
+    """The questions of a .jsonl, .jsonl.gz or .json file; ValueError names file and record.
 
     Formats: ours (the fields of Question), EvalPlus and HumanEval (reference: prompt and
-    canonical_solution; tests: those base asserts that have a meaning here), ULT (no tests: those in
-    the file are not gold). ValueError names the file, the record and what is wrong.
+    canonical_solution; tests: the base asserts that are understood here), ULT (no tests: the file's
+    own are not gold).
     """
     return [question for question, _ in load_records(path)]
 
@@ -269,8 +244,7 @@ def load_records(path: str) -> list[tuple[Question, dict[str, Any]]]:
                     raise ValueError(f"the id {question.id!r} is there twice")
                 records[question.id] = question, record
     except (ValueError, TypeError, KeyError) as error:
-        missing = isinstance(error, KeyError)
-        reason = f"the field {error} is missing" if missing else error
+        reason = f"the field {error} is missing" if isinstance(error, KeyError) else error
         raise ValueError(f"{place}: {reason}") from error
     if not records:
         raise ValueError(f"{path}: there are no questions in it")
@@ -303,7 +277,7 @@ def _question(row: dict[str, Any]) -> Question:
 
 
 def _script_asserts(script: str, entry_point: str) -> list[str]:
-    """The asserts of a `check(candidate)` script, or of a list of asserts, that have a meaning."""
+    """The asserts of a `check(candidate)` script, or of lines of asserts, that are understood."""
     nodes = list(ast.walk(parse_python(script) or ast.Module([])))
     for node in nodes:
         if isinstance(node, ast.Name) and node.id == "candidate":
@@ -313,10 +287,8 @@ def _script_asserts(script: str, entry_point: str) -> list[str]:
 
 
 def save_questions(path: str, questions: Iterable[Question]) -> None:
-    """Write our own format, one object a line; the same bytes every time.
-
-    Compressed if the name ends in .gz.
-    """
+    """Write our own format, one object a line, compressed if the name ends in .gz; the same bytes
+    every time."""
     text = "".join(json.dumps(asdict(question)) + "\n" for question in questions).encode()
     with open(path, "wb") as file:
         file.write(gzip.compress(text, mtime=0) if str(path).endswith(".gz") else text)
@@ -342,19 +314,17 @@ PROMPTS = {  # to the coder, to the tester that sees a program, to the tester th
 }
 
 
-def _chat(template: str, question: Question, **fields: Any) -> list[dict[str, str]]:
+def _chat(template: str, question: Question, **fields: Any) -> list[dict]:
     text = template.format(prompt=question.prompt, entry_point=question.entry_point, **fields)
     return [{"role": "user", "content": text}]
 
 
-def coder_messages(question: Question, style: str) -> list[dict[str, str]]:
+def coder_messages(question: Question, style: str) -> list[dict]:
     """The chat that asks for a program; `style` is a key of PROMPTS."""
     return _chat(PROMPTS[style][0], question)
 
 
-def tester_messages(
-    question: Question, program: str | None, k: int, style: str
-) -> list[dict[str, str]]:
+def tester_messages(question: Question, program: str | None, k: int, style: str) -> list[dict]:
     """The chat that asks for k asserts: for a program, or, with None, for the question alone."""
     template = PROMPTS[style][2 if program is None else 1]
     return _chat(template, question, program=program, k=k)
