@@ -29,10 +29,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import pairwise
 
 import numpy as np
-import torch
 from tqdm import tqdm
 
 import run
@@ -52,7 +51,7 @@ FAILED = (Status.FAIL, Status.ERROR, Status.TIMEOUT)  # a test that never ran is
 
 @dataclass(frozen=True)
 class Replies:
-    """All replies to one prompt; none to a prompt that was over its limit."""
+    """Replies to one prompt; none where it was over its limit."""
 
     prompt: list[int]  # token ids
     samples: list[Sample]
@@ -60,20 +59,16 @@ class Replies:
     programs: list[str]  # the coder's: made from its texts, "" where there is none
 
 
-def derive_seed(*parts: int) -> int:
-    """One 63-bit seed from (run seed, step, role): a resumed run needs no generator's state."""
-    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)
-
-
-def sample(player: Player, prompts: list[list[int]], n: int, limit: int, cfg: Config, step: int,
-           role: int) -> Iterator[tuple[int, list[Sample]]]:  # fmt: skip
-    """(prompt number, n samples) of every prompt, as soon as its n samples are there."""
+def sample(
+    player: Player, prompts: list[list[int]], n: int, limit: int, cfg: Config, step: int, role: int
+) -> Iterator[tuple[int, list[Sample]]]:
+    """(prompt number, n samples) of every prompt, as soon as they are there."""
+    # A resumed run needs no generator's state.
+    seed = np.random.SeedSequence((cfg.seed, step, role)).generate_state(1, np.uint64)[0]
     found = stream(
-        player.policy.model, prompts, n=n, max_new_tokens=limit, temperature=cfg.temperature,
-        top_p=cfg.top_p, eos_ids=player.tokenizer.eos_ids, vocab_size=len(player.tokenizer),
-        seed=derive_seed(cfg.seed, step, role),
-        cuda_graphs=cfg.cuda_graphs and cfg.device != "cpu",
-    )  # fmt: skip
+        player.policy.model, prompts, n, limit, cfg.temperature, cfg.top_p,
+        eos_ids=player.tokenizer.eos_ids, vocab_size=len(player.tokenizer), seed=int(seed >> 1),
+        cuda_graphs=cfg.cuda_graphs and cfg.device != "cpu")
     label = ("programs", "suites")[role]
     return tqdm(found, label, len(prompts), unit="prompt", leave=False, disable=None)
 
@@ -91,11 +86,12 @@ def sample_programs(coder: Player, batch: list[Question], cfg: Config, step: int
     return replies
 
 
-def sample_suites(tester: Player, batch: list[Question], programs: list[Replies], cfg: Config,
-                  step: int) -> Iterator[tuple[int, list[Replies]]]:  # fmt: skip
+def sample_suites(
+    tester: Player, batch: list[Question], programs: list[Replies], cfg: Config, step: int
+) -> Iterator[tuple[int, list[Replies]]]:
     """Step 2: (question number, N suites for each of its M programs), a question as soon as it is
     whole. White-box: the prompt shows the program. A prompt over its limit is not cut: that program
-    gets no suites. On golden tests (`cfg.golden`) nobody writes any.
+    gets no suites. On golden tests nobody writes any.
     """
     rows = [[Replies([], [], [], []) for _ in written.texts] for written in programs]
     if cfg.golden:
@@ -111,7 +107,7 @@ def sample_suites(tester: Player, batch: list[Question], programs: list[Replies]
                 places.append((q, m))
                 prompts.append(prompt)
     waiting = Counter(q for q, _ in places)
-    yield from ((q, rows[q]) for q in range(len(batch)) if q not in waiting)
+    yield from ((q, row) for q, row in enumerate(rows) if q not in waiting)
     for i, samples in sample(tester, prompts, cfg.suites, cfg.tester_reply_limit, cfg, step, 1):
         q, m = places[i]
         texts = [tester.tokenizer.decode(one.ids) for one in samples]
@@ -126,11 +122,10 @@ def sample_suites(tester: Player, batch: list[Question], programs: list[Replies]
 
 @dataclass(frozen=True)
 class Suite:
-    """What the ground truth left of a reply: the valid tests with its own answers, and how many
-    asserts are invalid."""
+    """What the ground truth left of a reply."""
 
-    tests: tuple[Test, ...]
-    n_invalid: int
+    tests: tuple[Test, ...]  # the valid ones, with its own answers
+    n_invalid: int  # asserts
 
 
 @dataclass(frozen=True)
@@ -147,29 +142,29 @@ class Execution:
 def validate(asserts: Sequence[Test | None], truths: dict[str, Truth], wrong_answers: str) -> Suite:
     """Step 4 for one suite. truths: call -> what the ground truth makes of it.
 
-    A call whose arguments, as the ground truth binds them, an earlier valid test of the suite has
-    already is a duplicate, whatever its form and spelling: otherwise one breaking call, asserted in
-    K ways, would earn K times. Programs get the call as it was bound: a right one need not have the
-    ground truth's names and defaults.
+    A call whose arguments, as the ground truth binds them, an earlier valid test has already is a
+    duplicate, whatever its form: otherwise one breaking call, asserted in K ways, would earn K
+    times. Programs get the call as it was bound: a right one need not have the ground truth's names
+    and defaults.
     """
-    tests, seen, n_invalid = [], set(), 0
+    tests, seen, n_right = [], set(), 0
     for test in asserts:
-        truth = truths.get(test.call) if test is not None else None
-        confirmed = right = None
-        if truth is not None and truth.call is not None and truth.call.key not in seen:
-            bound = replace(test, call=truth.call.source)
-            confirmed = relabel(bound, truth.value.value)
-            right = confirmed is not None and holds(truth.value.value, test)
-        n_invalid += not right
+        truth = test and truths.get(test.call)
+        if not truth or truth.call is None or truth.call.key in seen:
+            continue
+        bound = replace(test, call=truth.call.source)
+        confirmed = relabel(bound, truth.value.value)
+        right = confirmed is not None and holds(truth.value.value, test)
+        n_right += right
         if confirmed is not None and (right or wrong_answers == "relabel"):
             tests.append(confirmed)
             seen.add(truth.call.key)
-    return Suite(tuple(tests), n_invalid)
+    return Suite(tuple(tests), len(asserts) - n_right)
 
 
 def recheck(history: list[Test], truths: dict[str, Truth]) -> tuple[list[Test], list[Test]]:
     """(replayed tests that hold, those for which the ground truth now gives another value). One
-    that could not be asked this time is neither: it stays in the book."""
+    that could not be asked this time is neither, and stays in the book."""
     confirmed, evicted = [], []
     for test in history:
         value = truths[test.call].value
@@ -180,8 +175,10 @@ def recheck(history: list[Test], truths: dict[str, Truth]) -> tuple[list[Test], 
     return confirmed, evicted
 
 
-def execute(box: Sandbox, question: Question, programs: list[str], replies: list[list[str]],
-            history: list[Test], cfg: Config) -> Execution:  # fmt: skip
+def execute(
+    box: Sandbox, question: Question, programs: list[str], replies: list[list[str]],
+    history: list[Test], cfg: Config,
+) -> Execution:
     """Steps 4 and 5 for one question: the ground truth answers every distinct call once; then each
     program runs the valid tests of its own suites and T_hist, each distinct test once.
 
@@ -212,11 +209,11 @@ def execute(box: Sandbox, question: Question, programs: list[str], replies: list
 
 @dataclass(frozen=True)
 class Rewards:
-    """Rewards of a question, and the parts they are made of (for the log)."""
+    """Rewards of a question, and for the log the parts they are made of."""
 
     coder: list[float]  # (M,)
     tester: list[list[float]]  # (M, N)
-    whole: list[bool]  # (M,) whether all its tests ran: else its suites differ by order alone
+    whole: list[bool]  # (M,) all its tests ran: else its suites differ by order alone
     loads: list[bool]  # (M,)
     r_val: list[float]  # one per suite
     r_adv: list[float]  # one per suite
@@ -227,31 +224,32 @@ class Rewards:
 def rate(statuses: Sequence[Status], *wanted: Status) -> float:
     """The share of `wanted` among all; 0 of nothing.
 
-    A test that never ran, because its program crashed or hung too often, is neither passed nor
-    failed, and counts here all the same: giving up must not pay.
+    A test that never ran, as its program crashed or hung too often, counts here all the same:
+    giving up must not pay.
     """
     return sum(s in wanted for s in statuses) / len(statuses) if statuses else 0.0
 
 
-def reward_coder(loads: bool, suites: Sequence[Sequence[Status]],
-                 history: Sequence[Status]) -> float:  # fmt: skip
+def reward_coder(
+    loads: bool, suites: Sequence[Sequence[Status]], history: Sequence[Status]
+) -> float:
     """R_C: the mean of pass_hist and of pass_new, this averaged over the suites with a valid test;
-    one alone where the other does not exist.
+    one alone where the other does not exist; 0 with nothing to pass, or not loading.
 
-    suites: the statuses of each suite's valid tests; history: those of T_hist. Nothing to pass, or
-    not loading: 0.
+    suites: the statuses of each suite's valid tests; history: those of T_hist.
     """
     if not loads:
         return 0.0
     parts = [rate(history, Status.PASS)] if history else []
-    new = [rate(s, Status.PASS) for s in suites if s]
-    if new:
+    if new := [rate(s, Status.PASS) for s in suites if s]:
         parts.append(sum(new) / len(new))
     return sum(parts) / len(parts) if parts else 0.0
 
 
-def reward_tester(n_valid: int, n_invalid: int, new: Sequence[Status], history: Sequence[Status],
-                  k: int, alpha: float) -> tuple[float, float, float]:  # fmt: skip
+def reward_tester(
+    n_valid: int, n_invalid: int, new: Sequence[Status], history: Sequence[Status], k: int,
+    alpha: float,
+) -> tuple[float, float, float]:
     """(R_T, R_val, R_adv) of a suite of a loading program: R_T = α·R_val + (1 − α)·R_adv.
 
     new: statuses of its n_valid valid tests; history: those of T_hist; k: asserts asked for.
@@ -275,9 +273,8 @@ def score(e: Execution, k: int, alpha: float) -> Rewards:
         for suite, statuses in zip(suites, new, strict=True):
             reward, r_val, r_adv = 0.0, 0.0, 0.0
             if loads:
-                n_valid = len(suite.tests)
                 reward, r_val, r_adv = reward_tester(
-                    n_valid, suite.n_invalid, statuses, hist, k, alpha)  # fmt: skip
+                    len(statuses), suite.n_invalid, statuses, hist, k, alpha)
             found.tester[-1].append(reward)
             found.r_val.append(r_val)
             found.r_adv.append(r_adv)
@@ -295,7 +292,7 @@ def update_book(book: MistakeBook, question: Question, e: Execution) -> tuple[in
     """Step 7 for one question: (tests that entered, tests that left).
 
     A replayed test loses one count per program that passes it; then a new test gains one per suite
-    of a loading program in which it failed. Programs that do not load say nothing about a test.
+    in which it failed. Programs that do not load say nothing about a test.
     """
     passed, failed = [], []
     for suites, status, loads in zip(e.suites, e.status, e.loads, strict=True):
@@ -308,8 +305,8 @@ def update_book(book: MistakeBook, question: Question, e: Execution) -> tuple[in
 
 
 def topvar(rewards: Sequence[Sequence[float]], top: int) -> list[int]:
-    """Step 8: indices of the `top` programs whose N suite rewards have the largest population
-    standard deviation. Ties go to the lower index; programs without spread are never chosen.
+    """Step 8: the `top` programs whose N suite rewards have the largest population standard
+    deviation. Ties go to the lower index; programs without spread are never chosen.
 
     >>> topvar([[0, 0], [0, 1], [1, 0], [0.2, 0.4]], 1)
     [1]
@@ -329,8 +326,8 @@ def choose(rewards: Rewards, top: int) -> list[int]:
 
 
 def make_group(replies: Replies, rewards: Sequence[float]) -> Group:
-    """Step 9 for one group: replies to one prompt with their advantages in float32."""
-    advantages = group_advantages(torch.tensor([rewards], dtype=torch.float32))[0].tolist()
+    """Step 9 for the replies to one prompt."""
+    advantages = group_advantages([rewards])[0].tolist()
     return Group(tuple(replies.prompt), tuple(replies.samples), tuple(advantages))
 
 
@@ -340,19 +337,19 @@ def cut(questions: list[list[Group]], parts: int) -> list[list[Group]]:
     >>> [len(part) for part in cut([["a"], ["b", "c"], ["d"]], 2)]
     [3, 1]
     """
-    ends = [-(-len(questions) * (i + 1) // parts) for i in range(parts)]  # rounded up
-    batches = []
-    for start, end in zip([0, *ends[:-1]], ends, strict=True):
-        batches.append([group for question in questions[start:end] for group in question])
+    ends = [-(-len(questions) * i // parts) for i in range(parts + 1)]  # rounded up
+    batches = [sum(questions[start:end], []) for start, end in pairwise(ends)]
     return [batch for batch in batches if batch]
 
 
-def update_players(players: dict[str, Player], coder: list[list[Group]], tester: list[list[Group]],
-                   cfg: Config, clock: Clock) -> dict[str, list[UpdateStats]]:  # fmt: skip
+def update_players(
+    players: dict[str, Player], coder: list[list[Group]], tester: list[list[Group]], cfg: Config,
+    clock: Clock,
+) -> dict[str, list[UpdateStats]]:
     """Step 10. The groups of each role by question -> what its optimiser steps did.
 
-    In self-play one policy takes the program minibatches, then the suite minibatches. Golden tests
-    leave the tester without groups, and there is none.
+    In self-play one policy takes the program minibatches, then the suite minibatches; on golden
+    tests there are none of the latter.
     """
     coder_parts = cut(coder, cfg.coder_minibatches)
     tester_parts = cut(tester, cfg.tester_minibatches)
@@ -371,7 +368,7 @@ def update_players(players: dict[str, Player], coder: list[list[Group]], tester:
 
 
 def batch_of(questions: list[Question], step: int, cfg: Config) -> list[Question]:
-    """The questions of a step; every epoch has an order of its own that follows from the seed."""
+    """The questions of a step; each epoch has an order of its own, from the seed."""
     epoch, index = divmod(step - 1, len(questions) // cfg.batch_questions)
     order = np.random.default_rng([cfg.seed, epoch]).permutation(len(questions))
     return [questions[i] for i in order[index * cfg.batch_questions :][: cfg.batch_questions]]
@@ -390,8 +387,8 @@ def train(it: Run) -> None:
         for q, row in sample_suites(tester, batch, programs, cfg, step):  # 2
             # 4, 5: a question is executed while the suites of others are still written
             texts = [replies.texts for replies in row]
-            work = partial(execute, it.box, batch[q], programs[q].programs, texts, history[q], cfg)
-            suites[q], jobs[q] = row, it.pool.submit(work)
+            work = (it.box, batch[q], programs[q].programs, texts, history[q], cfg)
+            suites[q], jobs[q] = row, it.pool.submit(execute, *work)
         clock.lap("suites")
         executions = [jobs[q].result() for q in range(len(batch))]  # in order, whichever came first
         clock.lap("execution")

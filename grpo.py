@@ -2,8 +2,8 @@
 
 Kept of the paper: dual-clip loss with asymmetric clipping, k3 KL to the frozen start model,
 group-normalised advantages (sample standard deviation), token mean. Different on purpose: the mean
-runs over the whole minibatch however it is cut, rewards and advantages are float32, a group of one
-has advantage 0, the first step has lr/warmup instead of 0.
+runs over the whole minibatch however it is cut, advantages are float32, a group of one has
+advantage 0, the first step has lr/warmup instead of 0.
 
     policy = Policy(model, lr=1e-6, steps=111)
     stats = policy.step([first_minibatch, second_minibatch])     # lists of Group
@@ -17,7 +17,7 @@ of a prompt, T of a reply; H query heads, K key/value heads, D head or hidden si
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from itertools import accumulate
 
@@ -31,13 +31,12 @@ from model import Qwen2, Sample, attention
 LOG_RATIO_LIMIT = 20.0  # exp(20) is finite in every type, and its gradient is clipped anyway
 K3_LIMIT = 10.0
 SKIP_LIMIT = 5  # non-finite steps in a row before the run stops
-CHUNK_NUMBERS = 8_000_000  # float32 logits of one chunk (32 MB), 16 times as many on a GPU
+CHUNK_NUMBERS = 8_000_000  # logits of one chunk (32 MB), 16 times as many on a GPU
 
 
 def group_advantages(rewards: Tensor | Sequence[Sequence[float]]) -> Tensor:
-    """(G, n) rewards -> (G, n) float32 advantages, (r - mean) / (sample std + 1e-6) in each group.
-
-    0 in a group without spread, and in a group of one.
+    """(G, n) rewards -> (G, n) float32 advantages, (r - mean) / (sample std + 1e-6) in each group;
+    0 in a group without spread or of one.
 
     >>> group_advantages([[1.0, 0.0], [0.5, 0.5]])
     tensor([[ 0.7071, -0.7071],
@@ -53,16 +52,9 @@ def group_advantages(rewards: Tensor | Sequence[Sequence[float]]) -> Tensor:
 
 
 def grpo_loss(
-    logp: Tensor,
-    old_logp: Tensor,
-    ref_logp: Tensor | None,
-    advantages: Tensor,
-    mask: Tensor,
-    clip_low: float = 0.2,
-    clip_high: float = 0.28,
-    dual_clip: float = 10.0,
-    kl_coef: float = 0.001,
-    total_tokens: int | None = None,
+    logp: Tensor, old_logp: Tensor, ref_logp: Tensor | None, advantages: Tensor, mask: Tensor,
+    clip_low: float = 0.2, clip_high: float = 0.28, dual_clip: float = 10.0,
+    kl_coef: float = 0.001, total_tokens: int | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Dual-clip policy loss plus kl_coef * k3 (http://joschu.net/blog/kl-approx.html).
 
@@ -95,10 +87,8 @@ def grpo_loss(
 
 @dataclass(frozen=True)
 class Group:
-    """n replies to one prompt with their advantages."""
-
     prompt: tuple[int, ...]
-    samples: tuple[Sample, ...]
+    samples: tuple[Sample, ...]  # replies to it
     advantages: tuple[float, ...]
 
 
@@ -114,9 +104,7 @@ class UpdateStats:
     skipped: bool
 
 
-# ---------------------------------------------------------------- micro-batches
-
-
+# ---- micro-batches ----
 @dataclass(frozen=True)
 class Part:
     """A micro-batch: one row of N tokens without padding, and what its S reply tokens need.
@@ -128,7 +116,7 @@ class Part:
     lengths: list[list[int]]  # tokens in the row, by group: [prompt, reply, reply, ...]
     ids: Tensor  # (1, N)
     positions: Tensor  # (1, N): each reply goes on where its prompt ended
-    targets: Tensor  # (S,) all replies, one after the other
+    targets: Tensor  # (S,) all replies
     advantages: Tensor  # (S,)
     old: Tensor | None = None  # (S, 1) log-probs before the step; None: the model has not moved yet
     ref: Tensor | None = None  # (S, 1) log-probs under the reference
@@ -176,22 +164,16 @@ def micro_batches(groups: Sequence[Group], budget: int) -> list[list[Group]]:
     room = 0
     for group in groups:
         while group.samples:
-            fit = replies_within(group, room)
-            if fit == 0:
+            replies = (len(sample.ids) for sample in group.samples)
+            _, *sizes = accumulate(replies, initial=len(group.prompt))  # with 1, 2, ... replies
+            if sizes[0] > room:
                 parts.append([])
                 room = budget
-                fit = max(replies_within(group, room), 1)
-            piece = Group(group.prompt, group.samples[:fit], group.advantages[:fit])
+            fit = max(sum(size <= room for size in sizes), 1)
+            parts[-1].append(Group(group.prompt, group.samples[:fit], group.advantages[:fit]))
             group = Group(group.prompt, group.samples[fit:], group.advantages[fit:])
-            parts[-1].append(piece)
-            room -= len(piece.prompt) + sum(len(sample.ids) for sample in piece.samples)
+            room -= sizes[fit - 1]
     return parts
-
-
-def replies_within(group: Group, room: int) -> int:
-    """How many of a group's replies, from the first, fit into `room` tokens with their prompt."""
-    sizes = [len(group.prompt), *(len(sample.ids) for sample in group.samples)]
-    return sum(total <= room for total in list(accumulate(sizes))[1:])
 
 
 def reply_mask(prompt: int, reply: int, device: torch.device | str = "cpu") -> Tensor:
@@ -205,37 +187,31 @@ def reply_mask(prompt: int, reply: int, device: torch.device | str = "cpu") -> T
     return torch.ones(reply, prompt + reply, dtype=torch.bool, device=device).tril(prompt)
 
 
-def group_attention(layer: int, q: Tensor, k: Tensor, v: Tensor, lengths: list[int]) -> Tensor:
-    """Who sees whom in one group: q (1, N, H, D), k, v (1, N, K, D) -> (1, N, H, D).
+def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, lengths: list[list[int]]) -> Tensor:
+    """q (1, N, H, D), k, v (1, N, K, D), lengths of a Part -> (1, N, H, D).
 
-    lengths: tokens of [prompt, reply, reply, ...], N in all. Replies do not see each other.
+    A reply sees its prompt and itself, but no other reply.
     """
-    (q_prompt, *qs), (k_prompt, *ks), (v_prompt, *vs) = (x.split(lengths, 1) for x in (q, k, v))
-    mask = reply_mask(lengths[0], max(lengths[1:]), q.device)
-    out = [attention(layer, q_prompt, k_prompt, v_prompt)]
-    for q, k, v in zip(qs, ks, vs, strict=True):
-        k = torch.cat((k_prompt, k), 1)
-        v = torch.cat((v_prompt, v), 1)
-        # A shorter reply's mask is the corner of the longest one's.
-        out.append(attention(layer, q, k, v, mask[: q.shape[1], : k.shape[1]]))
+    sizes, out = sum(lengths, []), []
+    pieces = zip(*(x.split(sizes, 1) for x in (q, k, v)), strict=True)
+    for prompt, *replies in lengths:
+        q_prompt, k_prompt, v_prompt = next(pieces)
+        out.append(attention(layer, q_prompt, k_prompt, v_prompt))
+        mask = reply_mask(prompt, max(replies), q.device)
+        for reply in replies:
+            q, k, v = next(pieces)
+            k, v = torch.cat((k_prompt, k), 1), torch.cat((v_prompt, v), 1)
+            # A shorter reply's mask is the corner of the longest one's.
+            out.append(attention(layer, q, k, v, mask[:reply, : prompt + reply]))
     return torch.cat(out, 1)
 
 
-def attend(layer: int, q: Tensor, k: Tensor, v: Tensor, lengths: list[list[int]]) -> Tensor:
-    """Attention inside each of a micro-batch's groups; shapes as in group_attention."""
-    sizes = [sum(group) for group in lengths]
-    groups = zip(*(x.split(sizes, 1) for x in (q, k, v)), lengths, strict=True)
-    return torch.cat([group_attention(layer, *group) for group in groups], 1)
-
-
-# ---------------------------------------------------------------- log-probs, a chunk at a time
-
-
+# ---- log-probs, a chunk at a time ----
 def token_logprobs(states: Tensor, head: Tensor, targets: Tensor, temperature: float) -> Tensor:
     """(S, D) states, (V, D) head, (S,) targets -> (S,) log-probs at the temperature, in float32.
 
-    The logits of a chunk are dropped and computed again in the backward pass: those of all tokens
-    would take more memory than everything else.
+    The backward pass computes a chunk's logits again: those of all tokens would take more memory
+    than everything else.
     """
     size = max(CHUNK_NUMBERS * (16 if states.is_cuda else 1) // len(head), 1)
     chunks = zip(states.split(size), targets.split(size), strict=True)
@@ -248,73 +224,57 @@ def chunk_logprobs(states: Tensor, targets: Tensor, head: Tensor, temperature: f
     return -F.cross_entropy(logits, targets, reduction="none")
 
 
-# ---------------------------------------------------------------- policy
-
-
+# ---- policy ----
+@dataclass(eq=False, repr=False)
 class Policy:
     """A model that learns: float32 masters and moments, a schedule, a frozen reference for the KL.
 
-    reference: may be shared by several policies; None makes a copy of the model (none if kl_coef is
-    0). max_grad_norm: 0 clips nothing. micro_tokens: tokens of one forward and backward pass.
-    checkpointing: recompute layers instead of keeping their activations. offload: between steps
-    masters and moments wait in host memory. A model not in float32 has separate masters.
-
     Memory in bfloat16, measured on a CPU with SmolLM2-135M: 18.1 bytes per parameter (2 more with a
-    reference of its own), 18.9 at the peak of a step of 12 tokens; and 0.8 MB per token of a
-    micro-batch, that is 47 bytes per token, layer and unit of the hidden size, where the MLP is 2.7
-    times as wide as that; a wider one takes more.
+    reference of its own), 18.9 at the peak of a step; and 47 bytes per token of a micro-batch,
+    layer and unit of the hidden size, where the MLP is 2.7 times as wide as that.
     """
 
-    def __init__(
-        self,
-        model: Qwen2,
-        *,
-        lr: float,
-        steps: int,
-        warmup: int = 10,
-        weight_decay: float = 0.1,
-        max_grad_norm: float = 1.0,
-        clip_low: float = 0.2,
-        clip_high: float = 0.28,
-        dual_clip: float = 10.0,
-        kl_coef: float = 0.001,
-        temperature: float = 1.0,
-        vocab_size: int | None = None,
-        micro_tokens: int = 16384,
-        reference: Qwen2 | None = None,
-        checkpointing: bool = False,
-        offload: bool = False,
-    ):
-        if not 0 <= warmup < steps:
-            raise ValueError(f"warmup {warmup} must be shorter than the run of {steps} steps")
-        if not temperature > 0:
-            raise ValueError(f"temperature must be > 0 to take log-probs at it, got {temperature}")
-        self.model = model.requires_grad_(True)
-        self.device = model.head.device
-        self.lr, self.steps, self.warmup = lr, steps, warmup
-        self.max_grad_norm, self.temperature = max_grad_norm, temperature
-        self.micro_tokens, self.checkpointing, self.offload = micro_tokens, checkpointing, offload
-        clips = {"clip_low": clip_low, "clip_high": clip_high, "dual_clip": dual_clip}
-        self.loss = partial(grpo_loss, **clips, kl_coef=kl_coef)
-        self.vocab_size = vocab_size or model.config.vocab_size
-        if reference is None and kl_coef:
-            reference = copy.deepcopy(model).requires_grad_(False)
-        self.reference = reference if kl_coef else None
-        self.params = list(model.parameters())
+    model: Qwen2
+    _: KW_ONLY
+    lr: float
+    steps: int
+    warmup: int = 10
+    weight_decay: float = 0.1
+    max_grad_norm: float = 1.0  # 0 clips nothing
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    dual_clip: float = 10.0
+    kl_coef: float = 0.001
+    temperature: float = 1.0
+    vocab_size: int | None = None
+    micro_tokens: int = 16384  # of one forward and backward pass
+    reference: Qwen2 | None = None  # may be shared; None: a copy of the model, if kl_coef > 0
+    checkpointing: bool = False  # recompute layers instead of keeping their activations
+    offload: bool = False  # between steps masters and moments wait in host memory
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.warmup < self.steps:
+            raise ValueError(
+                f"warmup {self.warmup} must be shorter than the run of {self.steps} steps")
+        if not self.temperature > 0:
+            raise ValueError(
+                f"temperature must be > 0 to take log-probs at it, got {self.temperature}")
+        self.device = self.model.requires_grad_(True).head.device
+        if not self.kl_coef:
+            self.reference = None
+        elif self.reference is None:
+            self.reference = copy.deepcopy(self.model).requires_grad_(False)
+        self.params = list(self.model.parameters())
         self.masters = [p if p.dtype == torch.float32 else p.detach().float() for p in self.params]
-        for p, master in self.apart():
+        pairs = zip(self.params, self.masters, strict=True)
+        self.apart = [(p, master) for p, master in pairs if p is not master]  # none in float32
+        for p, master in self.apart:
             p.register_post_accumulate_grad_hook(partial(move_gradient, master=master))
-        fused = self.device.type in ("cpu", "cuda")
-        self.optimizer = torch.optim.AdamW(self.masters, lr, weight_decay=weight_decay, fused=fused)
+        self.optimizer = torch.optim.AdamW(
+            self.masters, self.lr, weight_decay=self.weight_decay, fused=True)
         self.pinned: dict[int, Tensor] = {}  # host copies of what `offload` moves
         self.t = self.skipped_in_a_row = 0
-        if offload:
-            self.move_state(torch.device("cpu"))
-
-    def apart(self) -> list[tuple[Tensor, Tensor]]:
-        """The weights that have a master of their own, with it: all, or none in float32."""
-        pairs = zip(self.params, self.masters, strict=True)
-        return [(p, master) for p, master in pairs if p is not master]
+        self.move_state(torch.device("cpu"))
 
     def lr_at(self, t: int) -> float:
         """Learning rate of step t = 1 ... steps: linear warm-up, cosine to 0 at steps + 1."""
@@ -324,19 +284,17 @@ class Policy:
         return self.lr * (1 + math.cos(math.pi * done)) / 2
 
     def step(self, minibatches: Sequence[Sequence[Group]]) -> list[UpdateStats]:
-        """One training step: one optimiser step per minibatch, all at the same learning rate.
+        """One optimiser step per minibatch, all at the same learning rate.
 
-        `old` is the log-prob before the first of them; the first needs no pass of its own for it.
-        FloatingPointError after SKIP_LIMIT optimiser steps in a row whose gradient was not finite.
+        `old` is the log-prob before the first, which needs no pass of its own for it.
+        FloatingPointError after SKIP_LIMIT steps in a row whose gradient was not finite.
         """
         self.t += 1
         self.optimizer.param_groups[0]["lr"] = self.lr_at(self.t)
         batches = [self.prepare(groups, first=i == 0) for i, groups in enumerate(minibatches)]
-        if self.offload:
-            self.move_state(self.device)
+        self.move_state(self.device)
         stats = [self.update(parts) for parts in batches]
-        if self.offload:
-            self.move_state(torch.device("cpu"))
+        self.move_state(torch.device("cpu"))
         return stats
 
     @torch.no_grad()
@@ -359,7 +317,7 @@ class Policy:
         return token_logprobs(torch.cat(replies), head, part.targets, self.temperature)[:, None]
 
     def update(self, parts: list[Part]) -> UpdateStats:
-        """One optimiser step on one minibatch; a gradient that is not finite changes nothing."""
+        """One optimiser step; a gradient that is not finite changes nothing."""
         tokens = sum(len(part.targets) for part in parts)
         if tokens == 0:
             return UpdateStats(0.0, 0.0, 0.0, 0.0, 0, False)
@@ -373,23 +331,24 @@ class Policy:
                 torch.nn.utils.clip_grads_with_norm_(self.masters, self.max_grad_norm, norm)
             self.optimizer.step()
             self.publish()
-        self.optimizer.zero_grad()  # gradients need not fill memory while replies are sampled
+        self.optimizer.zero_grad()  # to leave the memory to sampling
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if skipped else 0
         if self.skipped_in_a_row >= SKIP_LIMIT:
             raise FloatingPointError(
-                f"step {self.t}: the gradient was not finite {SKIP_LIMIT} times in a row"
-            )
+                f"step {self.t}: the gradient was not finite {SKIP_LIMIT} times in a row")
         return UpdateStats(loss, kl, clip_fraction, grad_norm, tokens, skipped)
 
     def backward(self, parts: list[Part], tokens: int) -> Tensor:
-        """Adds up the minibatch's gradient. Returns its loss, kl and clip_fraction, still on the
-        device: reading a number there would make the host wait for every part."""
+        """Add up the minibatch's gradient. Returns its loss, kl and clip_fraction, still on the
+        device: reading a number would make the host wait for every part."""
         sums = torch.zeros(3, device=self.device)
         for part in parts:
             logp = self.logprobs(self.model, part)
             old = logp.detach() if part.old is None else part.old
             live = torch.ones_like(logp)  # every token is a row of its own
-            loss, stats = self.loss(logp, old, part.ref, part.advantages, live, total_tokens=tokens)
+            loss, stats = grpo_loss(
+                logp, old, part.ref, part.advantages, live, self.clip_low, self.clip_high,
+                self.dual_clip, self.kl_coef, tokens)
             loss.backward()
             sums += torch.stack((loss.detach(), stats["kl"], stats["clip_fraction"]))
         return sums
@@ -397,28 +356,28 @@ class Policy:
     @torch.no_grad()
     def publish(self) -> None:
         """Copy the masters into the model that samples."""
-        for p, master in self.apart():
+        for p, master in self.apart:
             p.copy_(master)
 
     def move_state(self, device: torch.device) -> None:
-        """Take optimiser state and separate masters to the device, or to pinned host memory."""
-        state = [master for _, master in self.apart()]
+        """With offload, take optimiser state and separate masters to the device or the host."""
+        if not self.offload:
+            return
+        state = [master for _, master in self.apart]
         for found in self.optimizer.state.values():
             state += found.values()  # step counts too: loaded ones lie where their masters do
         for i, tensor in enumerate(state):
-            if tensor.device == device:
-                continue
-            if device.type == "cpu":
+            if device.type != "cpu":
+                tensor.data = tensor.to(device, non_blocking=True)
+            elif tensor.device != device:
                 if i not in self.pinned:
                     self.pinned[i] = torch.empty_like(tensor, device="cpu", pin_memory=True)
                 tensor.data = self.pinned[i].copy_(tensor, non_blocking=True)
-            else:
-                tensor.data = tensor.to(device, non_blocking=True)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def state_dict(self) -> dict:
-        """What a resumed run needs beside the start model: masters, moments, schedule, counters."""
+        """What a resumed run needs beside the start model."""
         return {
             "masters": [master.detach() for master in self.masters],
             "optimizer": self.optimizer.state_dict(),
@@ -428,21 +387,17 @@ class Policy:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict) -> None:
-        """Go on where state_dict was taken.
-
-        Build the Policy on the start model first: it is the KL's reference.
-        """
+        """Go on where state_dict was taken. The Policy was built on the start model, for its KL."""
         for master, saved in zip(self.masters, state["masters"], strict=True):
             master.copy_(saved)
         self.optimizer.load_state_dict(state["optimizer"])
         self.t, self.skipped_in_a_row = state["t"], state["skipped_in_a_row"]
         self.publish()
-        if self.offload:
-            self.move_state(torch.device("cpu"))
+        self.move_state(torch.device("cpu"))
 
 
 def move_gradient(p: Tensor, master: Tensor) -> None:
-    """Add a weight's fresh gradient to its float32 master's, and free it."""
+    """Add a weight's gradient to its float32 master's, and free it."""
     if master.grad is None:
         master.grad = torch.zeros_like(master)
     master.grad += p.grad

@@ -19,18 +19,16 @@ from asserts import Test
 
 
 class MistakeBook:
-    """Counts of failures by question id and test. A question's tests stand in the order of their
-    arrival."""
+    """Counts of failures by question id and test; the older tests of a question come first."""
 
     def __init__(self, capacity: int = 64):
         if type(capacity) is not int or capacity < 1:
-            raise ValueError("capacity is the largest number of tests per question, at least 1, "
-                             f"not {capacity!r}")  # fmt: skip
+            raise ValueError(f"capacity, of tests per question, is at least 1, not {capacity!r}")
         self.capacity = capacity
         self.counts: dict[str, dict[Test, int]] = {}
 
     def __len__(self) -> int:
-        """The number of stored tests of all questions."""
+        """The tests of all questions."""
         return sum(len(tests) for tests in self.counts.values())
 
     def replay(self, question_id: str, k: int) -> list[Test]:
@@ -38,8 +36,9 @@ class MistakeBook:
         tests = self.counts.get(question_id, {})
         return sorted(tests, key=lambda test: -tests[test])[: max(k, 0)]
 
-    def update(self, question_id: str, failed: Iterable[Test],
-               passed: Iterable[Test]) -> tuple[int, int]:  # fmt: skip
+    def update(
+        self, question_id: str, failed: Iterable[Test], passed: Iterable[Test]
+    ) -> tuple[int, int]:
         """Take one count per item of `passed`, then add one per item of `failed`; over the capacity
         the lowest count goes, the oldest first: a full book learns. Returns how many tests are new,
         and how many are gone."""
@@ -55,25 +54,19 @@ class MistakeBook:
         excess = max(len(tests) - self.capacity, 0)
         for test in sorted(tests, key=lambda test: tests[test])[:excess]:  # stable: oldest first
             del tests[test]
-        if not tests:
-            del self.counts[question_id]
         return len(tests.keys() - before), len(before - tests.keys())
 
     def evict(self, question_id: str, tests: Iterable[Test]) -> int:
-        """Drop tests of a question whatever their count; unknown ones are no matter. Returns how
-        many are gone."""
+        """Drop tests of a question, whatever their count. Returns how many were there."""
         stored = self.counts.get(question_id, {})
-        gone = sum(stored.pop(test, None) is not None for test in tests)
-        if not stored:
-            self.counts.pop(question_id, None)
-        return gone
+        return sum(stored.pop(test, None) is not None for test in tests)
 
     def save(self, path: str | Path) -> None:
-        """Write the book as JSON; a reader, or a crash at any moment, finds the old file or the new
-        one, whole."""
+        """Write the book as JSON; a crash at any moment leaves the old file or the new, whole."""
         questions = {}
-        for name, tests in self.counts.items():
-            questions[name] = [[*astuple(test), count] for test, count in tests.items()]
+        for name, tests in sorted(self.counts.items()):
+            if tests:
+                questions[name] = [[*astuple(test), count] for test, count in tests.items()]
         with open(f"{path}.part", "w", encoding="utf-8") as file:
             json.dump({"capacity": self.capacity, "questions": questions}, file)
             file.flush()
@@ -89,8 +82,7 @@ class MistakeBook:
             for name, rows in stored["questions"].items():
                 book.counts[name] = dict(_row(row) for row in rows)
                 if not 0 < len(book.counts[name]) == len(rows) <= book.capacity:
-                    raise ValueError(f"question {name!r} has no test, one test twice or more "
-                                     "tests than the capacity")  # fmt: skip
+                    raise ValueError(f"question {name!r} has no test, one twice or too many")
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise ValueError(f"{path} is not a Mistake Book: {error!r}") from error
         return book

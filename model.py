@@ -1,8 +1,8 @@
 """Qwen2 transformer, ChatML tokenizer and sampler: everything Code-A1 needs of a language model.
 
-It reads and writes Hugging Face checkpoint folders (Qwen2.5-Coder 0.5B to 7B) and implements
-exactly what those models use: RoPE in half rotation, RMSNorm, grouped key/value heads, SwiGLU,
-biases on q, k and v. What a checkpoint asks for beyond that is refused by name.
+It reads and writes Hugging Face checkpoint folders (Qwen2.5-Coder 0.5B to 7B). What a checkpoint
+asks for beyond RoPE in half rotation, RMSNorm, grouped key/value heads, SwiGLU and biases on q, k
+and v is refused by name.
 
     model = Qwen2.from_pretrained("Qwen2.5-Coder-1.5B", dtype=torch.bfloat16, device="cuda")
     tokenizer = Tokenizer.from_pretrained("Qwen2.5-Coder-1.5B")
@@ -32,13 +32,14 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+# All that this file implements.
 ONLY = {"model_type": "qwen2", "hidden_act": "silu", "use_sliding_window": False,
-        "attention_dropout": 0.0, "partial_rotary_factor": 1.0}  # all that this file implements
+        "attention_dropout": 0.0, "partial_rotary_factor": 1.0}
 
 
 @dataclass
 class Config:
-    """The names of config.json. `extra`: all that a loaded one said, to be saved again."""
+    """The names of config.json. `extra`: all that a loaded one says, to be saved again."""
 
     vocab_size: int
     hidden_size: int
@@ -63,11 +64,11 @@ class Config:
 
     @classmethod
     def from_dict(cls, raw: dict) -> "Config":
-        """config.json's object -> Config. ValueError names what is missing or not implemented."""
+        """config.json's object -> Config. ValueError names what is missing or not supported."""
         rope = (raw.get("rope_scaling") or {}) | (raw.get("rope_parameters") or {})
         # The RoPE base stands at the top in older files, among the RoPE parameters in newer.
         found = {k: v for k, v in [*rope.items(), *raw.items()] if v is not None}
-        faults = [f"{key} {found[key]!r}" for key in ONLY if found.get(key, ONLY[key]) != ONLY[key]]
+        faults = [f"{k} {found[k]!r}" for k, v in ONLY.items() if found.get(k, v) != v]
         if rope.get("rope_type", rope.get("type", "default")) != "default":
             faults.append(f"RoPE scaling {rope}")
         if "sliding_attention" in found.get("layer_types", []):
@@ -76,22 +77,21 @@ class Config:
             faults.append(f"two RoPE bases {bases}")
         if faults:
             raise ValueError(f"{'; '.join(faults)}: not supported by this plain qwen2 model")
-        found = {"num_key_value_heads": found.get("num_attention_heads")} | found
+        found.setdefault("num_key_value_heads", found.get("num_attention_heads"))
         names = [f.name for f in fields(cls) if f.name != "extra"]
         if missing := [name for name in names[:6] if found.get(name) is None]:
             raise ValueError(f"config.json lacks {', '.join(missing)}")
-        known = {name: found[name] for name in names if name in found}
-        return cls(**known, extra=raw)
+        return cls(**{name: found[name] for name in names if name in found}, extra=raw)
 
     def to_dict(self) -> dict:
-        """The object for config.json, with the RoPE base in both places where readers look."""
-        own = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
+        """The object for config.json, with the RoPE base in both places."""
+        own = {name: value for name, value in vars(self).items() if name != "extra"}
         rope = {"rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta}}
         kind = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu"}
         return kind | self.extra | own | rope
 
 
-# ---------------------------------------------------------------- transformer
+# ---- transformer ----
 # (layer number, q (B, T, H, D), k and v (B, T, K, D)) -> (B, T, H, D): who sees whom.
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
@@ -100,9 +100,9 @@ def attention(layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None =
     """Causal in each row, which hides padding on the right, or as a mask (B, 1, T, keys) says."""
     if mask is not None and q.is_cuda:  # no fused kernel takes a mask and heads that share keys
         k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    heads_first = (x.transpose(1, 2) for x in (q, k, v))
     causal = mask is None
-    out = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, enable_gqa=True)
+    out = F.scaled_dot_product_attention(*heads_first, mask, is_causal=causal, enable_gqa=True)
     return out.transpose(1, 2)
 
 
@@ -125,7 +125,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class RMSNorm(nn.RMSNorm):
-    """In float32, as the library's, but it keeps no float32 copy of x for the backward pass."""
+    """The library's, less its float32 copy of x that waits for the backward pass."""
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_inference_mode_enabled():  # the library's is faster
@@ -135,24 +135,24 @@ class RMSNorm(nn.RMSNorm):
 
 
 class Layer(nn.Module):
-    """One transformer layer. Its inner dictionaries give the weights their checkpoint names."""
+    """The inner dictionaries give the weights their checkpoint names."""
 
     def __init__(self, c: Config):
         super().__init__()
         self.head_dim = c.head_dim
-        size, inner = c.hidden_size, c.intermediate_size
+        size, inner, plain = c.hidden_size, c.intermediate_size, partial(nn.Linear, bias=False)
         width, kv_width = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
         self.input_layernorm = RMSNorm(size, c.rms_norm_eps)
         self.self_attn = nn.ModuleDict({
             "q_proj": nn.Linear(size, width),
             "k_proj": nn.Linear(size, kv_width),
             "v_proj": nn.Linear(size, kv_width),
-            "o_proj": nn.Linear(width, size, bias=False)})
+            "o_proj": plain(width, size)})
         self.post_attention_layernorm = RMSNorm(size, c.rms_norm_eps)
         self.mlp = nn.ModuleDict({
-            "gate_proj": nn.Linear(size, inner, bias=False),
-            "up_proj": nn.Linear(size, inner, bias=False),
-            "down_proj": nn.Linear(inner, size, bias=False)})
+            "gate_proj": plain(size, inner),
+            "up_proj": plain(size, inner),
+            "down_proj": plain(inner, size)})
 
     def forward(self, x: Tensor, rope: tuple[Tensor, ...], attend: Attend, layer: int) -> Tensor:
         a, m = self.self_attn, self.mlp
@@ -165,7 +165,7 @@ class Layer(nn.Module):
 
 
 class Qwen2(nn.Module):
-    """The causal language model. `Qwen2(config)` draws its weights from torch's generator."""
+    """The language model. `Qwen2(config)` draws its weights from torch's generator."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -187,7 +187,7 @@ class Qwen2(nn.Module):
     def head(self) -> Tensor:
         """(V, hidden) output matrix; with tied weights it is the embedding itself."""
         tied = self.config.tie_word_embeddings
-        return self.model.embed_tokens.weight if tied else self.lm_head.weight
+        return (self.model.embed_tokens if tied else self.lm_head).weight
 
     def hidden(
         self, ids: Tensor, positions: Tensor | None = None, attend: Attend = attention,
@@ -195,8 +195,8 @@ class Qwen2(nn.Module):
     ) -> Tensor:
         """(B, T) ids -> (B, T, hidden) states after the final norm.
 
-        positions: (B, T), default 0, 1, 2 ... checkpointing: the backward pass keeps only the input
-        of each layer, and computes the rest again.
+        positions: (B, T), default 0, 1, 2 ... checkpointing: only the input of each layer waits for
+        the backward pass, which computes the rest again.
         """
         if positions is None:
             positions = torch.arange(ids.shape[1], device=ids.device)[None]
@@ -231,20 +231,19 @@ class Qwen2(nn.Module):
             model.load_state_dict(found, assign=True)
         except RuntimeError as error:  # names what is missing, unexpected or of another shape
             raise ValueError(f"{path}: {error}") from error
-        if (path / "generation_config.json").exists():
-            model.generation_config = read_json(path / "generation_config.json")
+        if (file := path / "generation_config.json").exists():
+            model.generation_config = read_json(file)
         return model.requires_grad_(True)
 
     def save_pretrained(self, path: str | Path, dtype: torch.dtype | None = None) -> None:
-        """Write a Hugging Face folder, in the model's own type unless another is given."""
+        """Write a Hugging Face folder, in the model's own type by default."""
         path, dtype = Path(path), dtype or self.head.dtype
         path.mkdir(parents=True, exist_ok=True)
         name = str(dtype).removeprefix("torch.")
         config = self.config.to_dict() | {"dtype": name, "torch_dtype": name}  # new and old readers
         for file, value in (("config", config), ("generation_config", self.generation_config)):
             (path / f"{file}.json").write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-        weights = self.state_dict()
-        weights = {k: v.detach().to("cpu", dtype).contiguous() for k, v in weights.items()}
+        weights = {k: v.to("cpu", dtype).contiguous() for k, v in self.state_dict().items()}
         save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -256,10 +255,11 @@ def read_json(path: Path) -> dict:
 
 def read_weights(path: Path, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
     """All tensors of a folder by name: copies, as a view of a file breaks when the file changes."""
-    whole, index, found = "model.safetensors", {}, {}  # index: tensor -> the shard that holds it
-    if not (path / whole).exists():
-        index = read_json(path / f"{whole}.index.json")["weight_map"]
-    for shard in sorted(set(index.values())) or [whole]:
+    found, shards = {}, {"model.safetensors"}
+    if not (path / "model.safetensors").exists():
+        index = read_json(path / "model.safetensors.index.json")
+        shards = set(index["weight_map"].values())
+    for shard in shards:
         if not (path / shard).exists():
             raise ValueError(f"{path / shard} is missing, yet the index names it")
         with safe_open(path / shard, framework="pt", device=str(device)) as file:
@@ -268,16 +268,14 @@ def read_weights(path: Path, dtype: torch.dtype, device: str) -> dict[str, Tenso
     return found
 
 
-# ---------------------------------------------------------------- tokenizer
+# ---- tokenizer ----
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
                    "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt")
 
 
 class Tokenizer:
-    """Text to ids and back, and the ChatML frame.
-
-    Control words such as <|im_end|> in a message's own text stay text: they never become ids.
-    """
+    """Text to ids and back, and the ChatML frame. Control words such as <|im_end|> in a message's
+    own text stay text."""
 
     def __init__(self, path: Path):
         raw, self.path = read_json(path / "tokenizer.json"), path
@@ -301,7 +299,7 @@ class Tokenizer:
 
     @classmethod
     def from_pretrained(cls, path: str | Path) -> "Tokenizer":
-        """Read tokenizer.json and the chat template of a folder. ValueError if not ChatML."""
+        """Read a folder's tokenizer.json and chat template. ValueError if not ChatML."""
         return cls(Path(path))
 
     def save_pretrained(self, path: str | Path) -> None:
@@ -313,11 +311,11 @@ class Tokenizer:
                 shutil.copyfile(self.path / name, target / name)
 
     def __len__(self) -> int:
-        """Ids in use: the largest plus one. Rows of the model from here up are padding."""
+        """The largest id plus one: rows of the model from here up are padding."""
         return max(self.fast.get_vocab().values()) + 1
 
     def encode(self, text: str) -> list[int]:
-        """Plain text -> ids, without any control id."""
+        """Text -> ids, without any control id."""
         return self.fast.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -341,36 +339,34 @@ class Tokenizer:
 def default_system(path: Path) -> str | None:
     """The system text that a folder's template puts first where there is none.
 
-    ValueError if the template's turns are not exactly ChatML's.
+    ValueError if its turns are not exactly ChatML's.
     """
-    if (path / "chat_template.jinja").exists():
-        template = (path / "chat_template.jinja").read_text(encoding="utf-8")
+    if (file := path / "chat_template.jinja").exists():
+        template = file.read_text(encoding="utf-8")
     else:
         template = read_json(path / "tokenizer_config.json").get("chat_template") or ""
     if isinstance(template, list):  # older files: [{"name": "default", "template": "..."}, ...]
         template = {entry["name"]: entry["template"] for entry in template}.get("default", "")
-    # A turn is '<|im_start|>' + m['role'] + '\n' ... or <|im_start|>{{ m.role }}\n ...: literals
-    # and names, with joints such as ' + or {{ between. Anything else there, a filter say, would
-    # make other bytes than `encode_chat`.
+    # A turn is '<|im_start|>' + m['role'] + '\n' ... or <|im_start|>{{ m.role }}\n ... Anything but
+    # such a joint between literals and names, a filter say, makes other bytes than `encode_chat`.
     line, joint = r"(?:\\n|\n)", r"""(?:['"]?\s*\+\s*['"]?|\s*-?\}\}|\{\{-?\s*)?"""
     role, content = (rf"""\w+(?:\.{name}|\[['"]{name}['"]\])""" for name in ("role", "content"))
     turn = joint.join((r"<\|im_start\|>", role, line, content, r"<\|im_end\|>", line))
     reply = rf"<\|im_start\|>assistant{line}"
     if not (re.search(turn, template) and re.search(reply, template)) or "bos_token" in template:
         raise ValueError(f"{path}: no chat template, or not ChatML's, the only one supported")
-    # The default is a literal: up to its end there is no quote with a plus, brace or control word.
+    # The default is a literal: no quote with a plus, no brace and no control word is in it.
     text = r"""((?:(?!['"]\s*\+|\{\{|<\|im_).)*)"""
     system = re.search(rf"(?s)<\|im_start\|>system{line}{text}<\|im_end\|>", template)
-    unescaped = {"n": "\n"}
-    return system and re.sub(r"(?s)\\(.)", lambda m: unescaped.get(m[1], m[1]), system[1])
+    return system and re.sub(r"(?s)\\(.)", lambda m: m[1].replace("n", "\n"), system[1])
 
 
-# ---------------------------------------------------------------- sampling
+# ---- sampling ----
 PREFILL_TOKENS = 4096  # of prompts that run through the model together, at most
 CACHE_BYTES = 2 << 30  # for keys and values on a CPU; on a GPU half of what is free
 CHECK_EVERY = 4  # decode steps between two looks at which rows have ended
 SHRINK_AT = 0.75  # share in use under which slots (once none waits) and columns are dropped
-PACK_FROM = 1 << 18  # entries of a matrix from which packing pays on a CPU: small ones get slower
+PACK_FROM = 1 << 18  # entries of a matrix from which packing pays on a CPU
 
 
 @dataclass(frozen=True)
@@ -391,12 +387,12 @@ def mix(x: Tensor) -> Tensor:
 
 
 def row_keys(seed: int, prompts: Tensor, samples: Tensor) -> Tensor:
-    """int64 keys of random streams, functions of seed, prompt index and sample index alone."""
+    """int64 keys of random streams, of seed, prompt index and sample index alone."""
     return mix(mix(mix(torch.tensor(seed % 2**63)) + prompts + 1) + samples + 1)
 
 
 def uniforms(keys: Tensor, positions: Tensor) -> Tensor:
-    """float32 uniforms in [0, 1 - 2**-23], functions of row key and position in the reply alone."""
+    """float32 in [0, 1 - 2**-23], functions of row key and position in the reply alone."""
     return (mix(keys + mix(positions + 1)) >> 41 & 0x7FFFFF).float() * 2.0**-23
 
 
@@ -405,7 +401,7 @@ def choose(
 ) -> tuple[Tensor, Tensor]:
     """(B, V) logits and (B,) uniforms -> ids (B,) and their log-probs (B,), in float32.
 
-    top_k keeps the k likeliest ids (0: all), top_p the fewest whose probability reaches it. The
+    top_k keeps the k likeliest ids (0: all), top_p the fewest whose probability reaches it; the
     log-probs are those before either.
     """
     if temperature not in (0, 1):  # less the maximum first: a tiny temperature must not overflow
@@ -442,11 +438,11 @@ def generate(
     model: Qwen2, prompts: Sequence[Sequence[int]], n: int = 1,
     max_new_tokens: int | Sequence[int] = 256, temperature: float = 1.0, top_p: float = 1.0,
     top_k: int = 0, eos_ids: Sequence[int] = (), vocab_size: int | None = None, seed: int = 0,
-    slots: int | None = None, cuda_graphs: bool = False,
+    **options,
 ) -> list[list[Sample]]:
-    """n replies to each prompt, in the order of the prompts. `stream` says more."""
+    """n replies to each prompt, in the order of the prompts; `stream` says more."""
     whole = dict(stream(model, prompts, n, max_new_tokens, temperature, top_p, top_k, eos_ids,
-                        vocab_size, seed, slots, cuda_graphs))
+                        vocab_size, seed, **options))
     return [whole[i] for i in range(len(prompts))]
 
 
@@ -462,13 +458,11 @@ def stream(
     comes from the call itself; the weights have to stay as they are until the last prompt.
 
     max_new_tokens: one limit, or one for each prompt. Ids from vocab_size up are never sampled.
-    slots: replies decoded at a time, default as many as fit. cuda_graphs: replay a step's kernels
-    instead of launching them one by one.
+    slots: replies decoded at a time, default as many as fit.
     """
     prompts = [list(map(int, prompt)) for prompt in prompts]
-    if isinstance(max_new_tokens, int):
-        max_new_tokens = [max_new_tokens] * len(prompts)
-    limits = list(max_new_tokens)
+    one = isinstance(max_new_tokens, int)
+    limits = [max_new_tokens] * len(prompts) if one else list(max_new_tokens)
     if not 0 <= temperature < math.inf:
         raise ValueError(f"temperature must be a finite number >= 0, got {temperature}")
     if not 0 < top_p <= 1 or top_k < 0 or n < 1:
@@ -486,7 +480,7 @@ def stream(
 
 
 def slots_that_fit(model: Qwen2, tokens: int) -> int:
-    """Rows of so many tokens for whose keys and values there is room, at least one."""
+    """Rows of so many tokens whose keys and values have room, at least one."""
     c, device, room = model.config, model.head.device, CACHE_BYTES
     if device.type == "cuda":
         idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -496,9 +490,9 @@ def slots_that_fit(model: Qwen2, tokens: int) -> int:
 
 
 class PackedLinear(nn.Module):
-    """nn.Linear with its weight laid out once as a CPU's oneDNN multiplies it, not at every call.
+    """nn.Linear whose weight is laid out for a CPU's oneDNN once, not at every call.
 
-    The private operators are those that torch.compile puts in place of nn.Linear.
+    The private operators are those that torch.compile puts in its place.
     """
 
     def __init__(self, linear: nn.Linear):
@@ -511,10 +505,8 @@ class PackedLinear(nn.Module):
 
 
 def for_sampling(model: Qwen2, vocab_size: int) -> Qwen2:
-    """A copy that shares the weights, with an lm_head of the first vocab_size ids alone.
-
-    On a CPU its large nn.Linear are PackedLinear.
-    """
+    """A copy that shares the weights: its lm_head has the first vocab_size ids alone, and on a CPU
+    its large nn.Linear are PackedLinear."""
     shared = {id(weight): weight for weight in model.parameters()}  # deepcopy leaves these alone
     model = copy.deepcopy(model, shared)
     head = nn.Parameter(model.head[:vocab_size].detach(), requires_grad=False)
@@ -531,29 +523,24 @@ def for_sampling(model: Qwen2, vocab_size: int) -> Qwen2:
 
 @dataclass(frozen=True)
 class Slots:
-    """The rows being decoded: S entries in each tensor, on the model's device.
+    """The rows being decoded. Written in place: a CUDA graph replays a step on these very tensors.
 
-    They are written in place, because a CUDA graph replays a step on these very tensors. A free
-    slot is decoded as well: it is done, and its length is 0.
+    A free slot is decoded as well: it is done, and its length is 0.
     """
 
     key: Tensor  # (S,) of the row's random stream
     token: Tensor  # (S,) decoded next: the last one of the prompt, then the one sampled last
-    length: Tensor  # (S,) columns of the cache in use, which is the next token's column
+    length: Tensor  # (S,) columns of the cache in use, so the next token's column
     count: Tensor  # (S,) ids sampled
     limit: Tensor  # (S,) of count
     done: Tensor  # (S,) the reply has ended
-    ids: Tensor  # (S, largest limit + 1) reply; a row that is done writes one id more
+    ids: Tensor  # (S, largest limit + 1): a row that is done writes one id more
     logprobs: Tensor  # like ids
 
 
 @dataclass
 class Sampler:
-    """One `stream`: its rows, each a (prompt index, sample index), some at a time in slots.
-
-    `refill` puts waiting rows into free slots, with the keys and values of their prompts from
-    `prefill`; `decode` adds tokens to all slots; `collect` takes out what has ended.
-    """
+    """One `stream`: its rows, each a (prompt index, sample index), some at a time in slots."""
 
     model: Qwen2  # from `for_sampling`
     prompts: list[list[int]]
@@ -589,7 +576,7 @@ class Sampler:
         parts: dict[int, dict[int, Sample]] = {}  # prompt -> sample index -> reply
         while self.waiting or any(self.rows):
             self.refill()
-            self.decode(CHECK_EVERY)
+            self.decode()
             for prompt, sample, reply in self.collect():
                 group = parts.setdefault(prompt, {})
                 group[sample] = reply
@@ -597,8 +584,8 @@ class Sampler:
                     yield prompt, [group[i] for i in range(self.n)]
 
     def refill(self) -> None:
-        """Put waiting rows into the free slots, those of a few prompts at a time."""
-        # Lowest first: `fit` may drop the slots that stay free, and these then stand above.
+        """Put waiting rows into free slots, with the keys and values of their prompts."""
+        # Lowest first: `fit` may drop the slots that stay free, which then stand above.
         free = deque(slot for slot, row in enumerate(self.rows) if row is None)
         while free and self.waiting:
             taken: dict[int, list[int]] = {}  # prompt -> its new slots
@@ -617,7 +604,7 @@ class Sampler:
             self.found = {prompt: kv for prompt, kv in self.found.items() if prompt == again}
 
     def start(self, slots: list[int]) -> None:
-        """Set slots to where their rows' replies begin: at the last token of the prompt."""
+        """Set slots to the last token of their rows' prompts."""
         s, rows = self.slots, [self.rows[slot] for slot in slots]
         ids = [self.prompts[prompt] for prompt, _ in rows]
         with s.key.device:
@@ -628,10 +615,7 @@ class Sampler:
         s.count[slots], s.done[slots] = 0, False
 
     def prefill(self, prompts: list[int]) -> dict[int, list[Tensor]]:
-        """Keys and values (2, K, T, D) of each layer, for each prompt less its last token.
-
-        All run as one row, in which what they begin with in common stands once.
-        """
+        """Keys and values (2, K, T, D) of each layer, for each prompt less its last token."""
         ids, positions, places = merged([self.prompts[prompt][:-1] for prompt in prompts])
         with self.slots.key.device:
             ids, positions, *places = (torch.tensor(x).long() for x in (ids, positions, *places))
@@ -650,10 +634,10 @@ class Sampler:
             self.model.hidden(ids[None], positions[None], attend)
         return found
 
-    def decode(self, steps: int) -> None:
-        """A few tokens more for every slot, without looking whether a row ends."""
-        self.fit(int(self.slots.length.max()) + steps)
-        for _ in range(steps):
+    def decode(self) -> None:
+        """Tokens for every slot, without looking whether a row ends."""
+        self.fit(int(self.slots.length.max()) + CHECK_EVERY)
+        for _ in range(CHECK_EVERY):
             if self.graph:
                 self.graph.replay()
                 continue
@@ -664,7 +648,7 @@ class Sampler:
                     self.step()
 
     def step(self) -> None:
-        """One token for every slot. Nothing here waits for the device or asks about a row."""
+        """One token for every slot. Nothing here waits for the device."""
         s = self.slots
         slots = torch.arange(len(s.key), device=s.key.device)
         bias = column_bias(s.length, self.cache[0].shape[3], self.cache[0].dtype)
@@ -678,12 +662,12 @@ class Sampler:
         ids, logprobs = self.pick(self.model.lm_head(states), uniforms(s.key, s.count))
         s.token.copy_(ids)
         s.ids[slots, s.count], s.logprobs[slots, s.count] = ids, logprobs
-        for number in (s.length, s.count):  # a row that is done stays where it is until collected
-            number.add_(~s.done)
+        s.length.add_(~s.done)  # a row that is done stays where it is until collected
+        s.count.add_(~s.done)
         s.done.logical_or_((ids[:, None] == self.ends).any(1) | (s.count >= s.limit))
 
     def collect(self) -> Iterator[tuple[int, int, Sample]]:
-        """(prompt, sample, reply) of every row that has ended, whose slot becomes free."""
+        """(prompt, sample, reply) of every row that has ended; its slot becomes free."""
         s, done = self.slots, self.slots.done.tolist()
         ended = [slot for slot, row in enumerate(self.rows) if row and done[slot]]
         parts = (s.count[ended].tolist(), s.ids[ended].tolist(), s.logprobs[ended].tolist())
@@ -696,10 +680,7 @@ class Sampler:
             yield prompt, sample, Sample(ids, logprobs, ids[-1] in self.eos_ids)
 
     def fit(self, columns: int) -> None:
-        """Fit the cache to the rows, as a step pays for all of it.
-
-        Columns come in blocks, and slots that stay free are dropped.
-        """
+        """Fit the cache to the rows, as a step pays for all of it: slots that stay free go."""
         live = [slot for slot, row in enumerate(self.rows) if row]
         if not self.waiting and len(live) <= len(self.rows) * SHRINK_AT:
             self.graph, self.rows = None, [self.rows[slot] for slot in live]
@@ -715,9 +696,8 @@ class Sampler:
 
 
 def merged(prompts: list[list[int]]) -> tuple[list[int], list[int], list[list[int]]]:
-    """Prompts laid into one row, in which what they begin with in common stands once.
-
-    Returns the id and the position at each place of the row, and the places of each prompt.
+    """One row of prompts in which what they begin with in common stands once: ids, positions, and
+    the places of each prompt.
 
     >>> merged([[5, 6, 7], [5, 6, 8], [6]])
     ([5, 6, 7, 8, 6], [0, 1, 2, 2, 0], [[0, 1, 2], [0, 1, 3], [4]])
@@ -736,7 +716,7 @@ def merged(prompts: list[list[int]]) -> tuple[list[int], list[int], list[list[in
 
 
 def column_bias(length: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
-    """(S,) lengths -> (S, 1, 1, C) for attention's scores: a row sees columns 0 to its length.
+    """(S,) lengths -> (S, 1, 1, C) for the scores: a row sees columns 0 to its length.
 
     >>> column_bias(torch.tensor([2, 0]), 4, torch.float32)[:, 0, 0]
     tensor([[0., 0., 0., -inf],
@@ -747,7 +727,7 @@ def column_bias(length: Tensor, columns: int, dtype: torch.dtype) -> Tensor:
 
 
 def cached_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """One query per row: q (S, 1, H, D), k and v (S, K, C, D), bias (S, 1, 1, C) -> (S, 1, H, D).
+    """q (S, 1, H, D), k and v (S, K, C, D), bias (S, 1, 1, C) -> (S, 1, H, D).
 
     The H / K heads that share keys stand as queries of one head: no kernel copies the keys.
     """
