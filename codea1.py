@@ -39,7 +39,7 @@ from asserts import Test, holds, parse_assert, relabel
 from grpo import Group, UpdateStats, group_advantages
 from mistake_book import MistakeBook
 from model import Sample, stream
-from run import Clock, Config, Player, Run
+from run import Config, Player, Run, Stopwatch
 from sandbox import Sandbox, Status, Truth
 from tasks import Question, coder_messages, extract_tests, make_solution, tester_messages
 
@@ -220,6 +220,12 @@ class Rewards:
     pass_new: list[float]  # one per suite with a valid test, of loading programs
     pass_hist: list[float]  # one per loading program, if anything was replayed
 
+    @property
+    def comparable(self) -> list[list[float]]:
+        """`tester`, empty where not all tests ran."""
+        ran = zip(self.tester, self.whole, strict=True)
+        return [suites if whole else [] for suites, whole in ran]
+
 
 def rate(statuses: Sequence[Status], *wanted: Status) -> float:
     """The share of `wanted` among all; 0 of nothing.
@@ -316,12 +322,6 @@ def topvar(rewards: Sequence[Sequence[float]], top: int) -> list[int]:
     return [m for m in order[:top] if len(set(rewards[m])) > 1]
 
 
-def choose(rewards: Rewards, top: int) -> list[int]:
-    """`topvar` among the programs whose tests all ran."""
-    ran = zip(rewards.tester, rewards.whole, strict=True)
-    return topvar([suites if whole else [] for suites, whole in ran], top)
-
-
 # ---- 9 and 10: advantages and updates ----
 
 
@@ -344,7 +344,7 @@ def cut(questions: list[list[Group]], parts: int) -> list[list[Group]]:
 
 def update_players(
     players: dict[str, Player], coder: list[list[Group]], tester: list[list[Group]], cfg: Config,
-    clock: Clock,
+    watch: Stopwatch,
 ) -> dict[str, list[UpdateStats]]:
     """Step 10. The groups of each role by question -> what its optimiser steps did.
 
@@ -355,12 +355,12 @@ def update_players(
     tester_parts = cut(tester, cfg.tester_minibatches)
     if "tester" in players:
         stats = players["coder"].policy.step(coder_parts)
-        clock.lap("update_coder")
+        watch.lap("update_coder")
         tester_stats = players["tester"].policy.step(tester_parts)
-        clock.lap("update_tester")
+        watch.lap("update_tester")
         return {"coder": stats, "tester": tester_stats}
     stats = players["coder"].policy.step(coder_parts + tester_parts)
-    clock.lap("update_coder")
+    watch.lap("update_coder")
     return {"coder": stats[: len(coder_parts)], "tester": stats[len(coder_parts) :]}
 
 
@@ -379,9 +379,9 @@ def train(it: Run) -> None:
     cfg, book, players = it.cfg, it.book, it.players
     coder, tester = players["coder"], players.get("tester", players["coder"])
     for step in it.steps():
-        clock, batch = Clock(), batch_of(it.questions, step, cfg)
+        watch, batch = Stopwatch(), batch_of(it.questions, step, cfg)
         programs = sample_programs(coder, batch, cfg, step)  # 1
-        clock.lap("programs")
+        watch.lap("programs")
         history = [book.replay(question.id, cfg.asserts) for question in batch]  # 3
         suites, jobs = {}, {}
         for q, row in sample_suites(tester, batch, programs, cfg, step):  # 2
@@ -389,21 +389,21 @@ def train(it: Run) -> None:
             texts = [replies.texts for replies in row]
             work = (it.box, batch[q], programs[q].programs, texts, history[q], cfg)
             suites[q], jobs[q] = row, it.pool.submit(execute, *work)
-        clock.lap("suites")
+        watch.lap("suites")
         executions = [jobs[q].result() for q in range(len(batch))]  # in order, whichever came first
-        clock.lap("execution")
+        watch.lap("execution")
         rewards = [score(e, cfg.asserts, cfg.alpha) for e in executions]  # 6
         it.stop.busy = True  # from here on the step is finished, whatever is asked
         changes = []
         if cfg.keeps_book:
             changes = [update_book(book, q, e) for q, e in zip(batch, executions, strict=True)]  # 7
-        chosen = [choose(r, cfg.topvar) for r in rewards]  # 8
+        chosen = [topvar(r.comparable, cfg.topvar) for r in rewards]  # 8
         coder_groups, tester_groups = [], []
         for q, r in enumerate(rewards):  # 9
             coder_groups.append([make_group(programs[q], r.coder)])
             tester_groups.append([make_group(suites[q][m], r.tester[m]) for m in chosen[q]])
-        stats = update_players(players, coder_groups, tester_groups, cfg, clock)  # 10
-        it.log(step, clock, batch, programs, suites, executions, rewards, chosen, changes, stats)
+        stats = update_players(players, coder_groups, tester_groups, cfg, watch)  # 10
+        it.log(step, watch, batch, programs, suites, executions, rewards, chosen, changes, stats)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

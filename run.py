@@ -416,7 +416,7 @@ def say(text: str) -> None:
 # ---- a run at work ----
 
 
-class Clock:
+class Stopwatch:
     """Seconds by phase: `lap(name)` files the time since the last lap under name."""
 
     def __init__(self) -> None:
@@ -484,8 +484,8 @@ class Run:
                 raise KeyboardInterrupt
 
     def log(
-        self, step: int, clock: Clock, batch: list, programs: list, suites: dict, executions: list,
-        rewards: list, chosen: list, changes: list, stats: dict,
+        self, step: int, watch: Stopwatch, batch: list, programs: list, suites: dict,
+        executions: list, rewards: list, chosen: list, changes: list, stats: dict,
     ) -> None:
         """Write a step's row of metrics.jsonl and its samples, and a line for a person."""
         cfg, coder = self.cfg, self.players["coder"]
@@ -505,9 +505,9 @@ class Run:
             row |= role_metrics("tester", tester, replies, stats["tester"], step)
         row |= role_metrics("coder", coder, programs, stats["coder"], step)
         row["skipped_updates"] = sum(s.skipped for s in stats["coder"] + stats["tester"])
-        row["seconds"] = clock.seconds
+        row["seconds"] = watch.seconds
         written = row["tokens_coder"] + row.get("tokens_tester", 0)
-        sampling = clock.seconds["programs"] + clock.seconds["suites"]
+        sampling = watch.seconds["programs"] + watch.seconds["suites"]
         row["tokens_per_second"] = round(written / sampling, 1)
         if cfg.eval_every and step % cfg.eval_every == 0 and self.held["eval"]:
             row["eval"] = evaluate(self, self.held["eval"])

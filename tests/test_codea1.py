@@ -10,7 +10,6 @@ from asserts import Test, bound_call
 from codea1 import (
     Execution,
     Suite,
-    choose,
     cut,
     execute,
     reward_coder,
@@ -320,4 +319,4 @@ def test_suites_that_did_not_all_run_do_not_train_the_tester():
     fails = dict(zip(tests, (F, F, P, P), strict=True))
     rewards = score(Execution([suites, suites], [], [], [True, True], [hangs, fails]), 2, 0.5)
     assert rewards.tester[0] == rewards.tester[1] and rewards.whole == [False, True]
-    assert choose(rewards, 2) == [1]
+    assert topvar(rewards.comparable, 2) == [1]
