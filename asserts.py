@@ -1,9 +1,9 @@
 """The language of tests: what an assert means, and whether a returned value passes.
 
-Ours; the paper says nothing of it. Asserts are parsed with `ast` and become `Test` records, read by
-an evaluator that knows literals and a short list of built-ins, within bounds. Values that came back
-from a program are plain data that may be as large and as awkward as a program can make it: every
-step is bounded in work before it is taken. Nothing that a model wrote is executed.
+Ours; the paper says nothing of it. Asserts become `Test` records, read from their syntax tree by an
+evaluator that knows literals and a short list of built-ins. Values that came back from a program
+are as large and as awkward as it can make them: every step is bounded in work before it is taken.
+Nothing that a model wrote is executed.
 
     test = parse_assert("assert sorted(f([2, 1])) == [1, 2]", "f")
     holds([2, 1], test)    # True
@@ -28,10 +28,8 @@ MAX_VALUE = 650_000  # `plain_size` of a value that a built-in is applied to: 32
 MAX_ORDERED = 200_000  # `plain_size` of items that are put in order
 MAX_DEPTH = 60  # nesting of a value; the parser stops at 200 open brackets
 MAX_COMPARED = 4_000_000  # comparisons that making a set may take
-FAULTS = (
-    ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError,
-    MemoryError,
-)  # fmt: skip
+FAULTS = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, RecursionError,
+          MemoryError)
 warnings.filterwarnings("ignore", module="<reply>")  # of the parser, on "\d" in a model's string
 
 
@@ -39,18 +37,16 @@ warnings.filterwarnings("ignore", module="<reply>")  # of the parser, on "\d" in
 class Test:
     """One assert in parts; asserts that say the same are equal records, however they were spelt.
 
-    call, expected: source with literals only (and `range` in the call).
     via: applied to the value in order: names of VIA, "round({}, 2)", "{}['index']"; "bool" for a
-    bare assert or `not`, and last perhaps "is", for `is True` and `is False`: a value other than
-    these two fails.
-    tolerance: abs(value - expected) < tolerance.
+    bare assert or `not`; last perhaps "is", for `is True` and `is False`, which fails for a value
+    that is neither.
     """
 
     __test__ = False  # pytest: not a class of tests
-    call: str
-    expected: str
+    call: str  # source with literals and `range`
+    expected: str  # source with literals
     via: tuple[str, ...] = ()
-    tolerance: float | None = None
+    tolerance: float | None = None  # abs(value - expected) < tolerance
 
     @property
     def source(self) -> str:
@@ -66,35 +62,31 @@ class Test:
         return f"assert {text} {'is' if 'is' in self.via else '=='} {self.expected}"
 
 
-class Opaque:
-    """Stands for a value that is no plain data; equal to nothing."""
-
-    def __init__(self, type_name: str):
-        self.type_name = type_name
+class Unequal:
+    """Equal to nothing, not even itself."""
 
     def __eq__(self, other: object) -> bool:
         return False
 
     __hash__ = object.__hash__
+
+
+@dataclass(frozen=True, eq=False)
+class Opaque(Unequal):
+    """Stands for a value that is no plain data."""
+
+    type_name: str
 
     def __repr__(self) -> str:
         return f"Opaque({self.type_name!r})"
 
 
 @dataclass(frozen=True, eq=False)
-class Items:
-    """Stands for an iterator, which travelled as the list of its items; equal to nothing itself.
+class Items(Unequal):
+    """Stands for an iterator, which travelled as the list of its items."""
 
-    kind: the name of its type, e.g. "generator", "map", "range", "dict_keys", "deque".
-    """
-
-    kind: str
+    kind: str  # the name of its type: "generator", "range", "dict_keys", "deque"
     items: list
-
-    def __eq__(self, other: object) -> bool:
-        return False
-
-    __hash__ = object.__hash__
 
 
 # ---- plain values: size, source, comparison ----
@@ -108,10 +100,9 @@ ORDERED = PLAIN - SETS - {dict}  # sets have no order, and to compare dicts take
 def plain_size(
     value: Any, limit: int = MAX_VALUE, types: Iterable[type] = PLAIN, depth: int = MAX_DEPTH
 ) -> int:
-    """2 for each item, nested ones too, 1 for each character of a text and 16 bits of an integer.
+    """2 for each item at any depth, 1 for each character of a text and 16 bits of an integer.
 
-    That is at most the length of the value's source. ValueError above the limit, for deeper
-    nesting, and for types that are not named.
+    At most the length of the value's source. ValueError above the limits, and for other types.
     """
     size, level = 2, [value]
     while level:  # level by level: a list of a million numbers takes milliseconds
@@ -140,10 +131,7 @@ def _contents(box: Any) -> Iterable:
 
 
 def _distinct(items: Iterable) -> list:
-    """The items without repeats; ValueError where a set of them would be made in quadratic time.
-
-    Numbers of one hash are easily made: multiples of 2**61 - 1.
-    """
+    """The items without repeats; ValueError where a set of them would be made in quadratic time."""
     groups: dict[int, list] = {}
     compared = 0
     for item in items:
@@ -151,18 +139,15 @@ def _distinct(items: Iterable) -> list:
         compared += len(group)
         if item not in group:
             group.append(item)
-        if len(group) > 50 or compared > MAX_COMPARED:
+        if len(group) > 50 or compared > MAX_COMPARED:  # multiples of 2**61 - 1 have one hash
             raise ValueError("too many equal hashes")
     return list(chain.from_iterable(groups.values()))
 
 
 def _orderable(items: Iterable) -> list:
-    """The items as a list that may be sorted; ValueError where that could take long.
-
-    Comparing two nested lists takes time with the square of the depth.
-    """
+    """The items as a list that may be sorted; ValueError where that could take long."""
     items = list(items)
-    if len(items) > 1:
+    if len(items) > 1:  # to compare two nested lists takes time with the square of the depth
         plain_size(items, MAX_ORDERED, ORDERED, depth=8)
     return items
 
@@ -172,10 +157,10 @@ def _in_order(items: Iterable) -> list:
 
 
 def to_source(value: Any) -> str:
-    """Literal text of a plain value, one text for equal sets, of at most MAX_SOURCE characters.
+    """Literal text of a plain value, one text for equal sets; beyond literals: float('inf'),
+    float('nan'), set(), frozenset({1}), complex(1.0, 2.0).
 
-    Beyond literals: float('inf'), float('nan'), set(), frozenset({1}), complex(1.0, 2.0).
-    ValueError if the value is not plain, too long or too deep.
+    ValueError if the value is not plain, too deep, or of more than MAX_SOURCE characters.
     """
     plain_size(value, MAX_SOURCE + 2)
     text = _source(value)
@@ -220,8 +205,7 @@ def from_source(text: str) -> Any:
 def equal(a: Any, b: Any) -> bool:
     """`==` of plain values, but floats are close within 1e-6 and NaN is NaN, nested too.
 
-    Anything not of exact built-in types or larger than MAX_VALUE is equal to nothing, and its own
-    methods are never called.
+    Anything else, or larger than MAX_VALUE, is equal to nothing; its own methods are never called.
     """
     try:
         return plain_size(a) > 0 and plain_size(b) > 0 and (a == b or _equal(a, b))
@@ -230,7 +214,7 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """`equal` of two values that `plain_size` has seen. Lengths are compared first."""
+    """`equal` of two values that `plain_size` has seen."""
     kinds = {type(a), type(b)}
     if kinds <= NUMBERS:
         return _close(a, b)
@@ -249,14 +233,11 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _close(a: complex, b: complex) -> bool:
-    """Equal within 1e-6, relative or absolute; an integer beside a float: absolute only.
-
-    n / 2 is not n // 2, however large n is.
-    """
+    """Equal within 1e-6, relative or absolute; an integer beside a float: absolute only."""
     kinds = {type(a), type(b)}
     if a == b or (a != a and b != b):
         return True
-    relative = 0.0 if kinds & {bool, int} else 1e-6
+    relative = 0.0 if kinds & {bool, int} else 1e-6  # n / 2 is not n // 2, however large n is
     return bool(kinds & {float, complex}) and cmath.isclose(a, b, rel_tol=relative, abs_tol=1e-6)
 
 
@@ -271,9 +252,9 @@ class BoundCall(NamedTuple):
 def bound_call(entry_point: str, args: Sequence, kwargs: Mapping[str, object]) -> BoundCall:
     """The call with these bound arguments; ValueError for what cannot be said in bounds.
 
-    An argument is plain, or a `range`. Keys are equal for equal numbers (1, 1.0, True; NaN too),
-    for a list, tuple and range of the same items, and for all empty containers, at any depth. This
-    takes time with the length of the text alone: no range is expanded.
+    An argument is plain, or a `range`, which is not expanded: time goes with the length of the text
+    alone. Keys are equal for equal numbers (1, 1.0, True; NaN too), for a list, tuple and range of
+    the same items, and for all empty containers, at any depth.
     """
     named = sorted(kwargs.items())
     try:
@@ -285,7 +266,7 @@ def bound_call(entry_point: str, args: Sequence, kwargs: Mapping[str, object]) -
 
 
 def same_argument(a: Any, b: Any) -> bool:
-    """Whether two arguments are one to `bound_call`; not, where either cannot be said in bounds."""
+    """Whether two arguments are one to `bound_call`; not, where it refuses either."""
     try:
         return bound_call("f", [a], {}).key == bound_call("f", [b], {}).key
     except ValueError:
@@ -316,7 +297,7 @@ EMPTY = ("empty",)  # the key of all empty containers
 
 
 def _key(value: Any) -> Hashable:
-    """One key for all values that are one argument. Keys of containers are tuples with a tag."""
+    """One key for all values that are one argument; of a container, a tuple with a tag."""
     kind = type(value)
     if kind in NUMBERS:
         return _number_key(value)
@@ -390,26 +371,25 @@ def _apply(value: Any, step: str) -> Any:
 
 
 def _taken(value: Items, step: str) -> list:
-    """What stands for an iterator where `step` is applied to it; TypeError where Python has one."""
-    if step in ITERATING or (step in ("len", "bool") and value.kind in WITH_LENGTH):
+    """What `step` is applied to in place of an iterator; TypeError where Python has one."""
+    indexed = step.startswith("{}[") and value.kind in WITH_INDEX
+    if indexed or step in ITERATING or (step in ("len", "bool") and value.kind in WITH_LENGTH):
         return value.items
     if step == "bool":
         return [value]  # true, even if nothing is left in it
-    if step.startswith("{}[") and value.kind in WITH_INDEX:
-        return value.items
     raise TypeError(f"no {step} of a {value.kind}")
 
 
 def _check_sum(items: Iterable) -> None:
-    """ValueError where adding up would take long: every addition goes through all digits so far."""
+    """ValueError where it takes long: every addition goes through all digits so far."""
     sizes = [item.bit_length() for item in items if type(item) is int]
     if len(sizes) * max(sizes, default=0) > 10**9:
         raise ValueError("too many digits to add up")
 
 
 def _through(value: Any, via: tuple[str, ...]) -> Any:
-    """The value behind `via`. The one look at it: without `via`, nothing larger can be expected."""
-    plain_size(value, MAX_VALUE if via else MAX_SOURCE + 2, PLAIN | {Items})
+    limit = MAX_VALUE if via else MAX_SOURCE + 2  # nothing larger can be expected
+    plain_size(value, limit, PLAIN | {Items})
     return reduce(_apply, via, value)
 
 
@@ -456,7 +436,7 @@ OPERATORS = {
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
     ast.LShift: operator.lshift, ast.RShift: operator.rshift, ast.BitAnd: operator.and_,
     ast.BitOr: operator.or_, ast.BitXor: operator.xor,
-}  # fmt: skip
+}
 
 
 def parse_python(text: str) -> ast.Module | None:
@@ -502,14 +482,10 @@ class Returned:
 
 
 class Scope:
-    """What the names of a reply mean: a plain value, one of BUILTINS, or ENTRY.
+    """What the names of a reply mean: a plain value, one of BUILTINS, or ENTRY; others nothing."""
 
-    A name bound to anything else has no meaning, and is not among `names`.
-    """
-
-    def __init__(self, names: Mapping[str, Any], operators: Mapping[type, Callable] | None = None):
-        self.names = dict(names)
-        self.operators = OPERATORS if operators is None else operators
+    def __init__(self, names: Mapping[str, Any], operators: Mapping[type, Callable] = OPERATORS):
+        self.names, self.operators = dict(names), operators
         self.budget = 20 * MAX_SOURCE  # `plain_size` of all values that the reply builds
 
     def value(self, node: ast.AST) -> Any:
@@ -563,15 +539,13 @@ class Scope:
     def test(self, node: ast.expr) -> Test:
         """The test that the expression of an assert states; one of FAULTS where there is none."""
         match node:
-            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+            case ast.Compare(left=left, ops=[ast.Eq() | ast.Is() as op], comparators=[right]):
                 got, expected = self._sides(left, right)
+                if isinstance(op, ast.Is) and expected is not None:
+                    if type(expected) is not bool:
+                        raise ValueError("`is` has a meaning for None, True and False")
+                    got = got.then("is")
                 return Test(got.call, to_source(expected), got.via)
-            case ast.Compare(left=left, ops=[ast.Is()], comparators=[right]):
-                got, expected = self._sides(left, right)
-                if expected is not None and type(expected) is not bool:
-                    raise ValueError("`is` has a meaning for None, True and False")
-                via = got.via if expected is None else got.then("is").via
-                return Test(got.call, to_source(expected), via)
             case ast.Compare(
                 left=ast.Call(ast.Name("abs"), [ast.BinOp(left, ast.Sub(), right)], []),
                 ops=[ast.Lt() | ast.LtE() as op],
@@ -581,11 +555,9 @@ class Scope:
                 return _near(got, target, self.value(limit), isinstance(op, ast.LtE))
             case ast.Call(func=ast.Attribute(value=ast.Name(id="math"), attr="isclose")):
                 return self._isclose(node.args, node.keywords)
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                got = self.value(operand).then("bool")
-                return Test(got.call, "False", got.via)
-        got = self.value(node).then("bool")
-        return Test(got.call, "True", got.via)
+        negated = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+        got = self.value(node.operand if negated else node).then("bool")
+        return Test(got.call, str(not negated), got.via)
 
     def _sides(self, left: ast.expr, right: ast.expr) -> tuple[Returned, Any]:
         """What the call returns and the value on the other side, whichever side the call is on."""
@@ -607,26 +579,19 @@ class Scope:
         """The tests that a statement states, None for each malformed assert in it.
 
         Asserts count where they stand: at the margin, or at the top of a `def test...()` there.
-        Then the scope forgets what the statement binds or may have changed.
         """
-        name = getattr(statement, "name", "")
+        is_test = isinstance(statement, ast.FunctionDef) and statement.name.startswith("test")
         if isinstance(statement, ast.Assert):
-            tests = [self._test_or_none(statement.test)]
-        elif top and isinstance(statement, ast.FunctionDef) and self._is_test_name(name):
+            try:
+                tests = [self.test(statement.test)]
+            except FAULTS:
+                tests = [None]
+        elif top and is_test and self.names.get(statement.name) is not ENTRY:
             tests = self._read_body(statement)
         else:
             tests = [None for node in ast.walk(statement) if isinstance(node, ast.Assert)]
         self._note(statement)
         return tests
-
-    def _test_or_none(self, node: ast.expr) -> Test | None:
-        try:
-            return self.test(node)
-        except FAULTS:
-            return None
-
-    def _is_test_name(self, name: str) -> bool:
-        return name.startswith("test") and self.names.get(name) is not ENTRY
 
     def _read_body(self, function: ast.FunctionDef) -> list[Test | None]:
         """The tests directly in a function. Names that it binds have their meaning in it alone."""
@@ -639,27 +604,22 @@ class Scope:
     def _note(self, statement: ast.stmt) -> None:
         """`name = literal` gives a name a meaning; other names that are bound lose theirs.
 
-        So do names of lists, dicts and sets in a statement that is not understood: it may change
-        them, as xs.append(1) does. The entry point keeps its meaning through `def f` and
+        So do lists, dicts and sets in a statement that is not understood: it may change them, as
+        xs.append(1) does. The entry point keeps its meaning through `def f` and
         `from solution import f`.
         """
         known = self._assigned(statement)
-        bound, used = _effects(statement)
-        for name in used if not known else ():
-            if type(self.names.get(name)) in (list, dict, set):
-                del self.names[name]
-        for name in bound - _kept(statement, self.names):
-            self.names.pop(name, None)
+        bound, used = _effects(statement, self.names)
+        for name in bound if known else bound | used:
+            if name in bound or type(self.names.get(name)) in (list, dict, set):
+                self.names.pop(name, None)
         self.names |= known
 
     def _assigned(self, statement: ast.stmt) -> dict[str, Any]:
         """"x = [1]" -> {"x": [1]}; {} for what is no assignment of a plain value to one name."""
         try:
             match statement:
-                case (
-                    ast.Assign(targets=[ast.Name(id=name)], value=node)
-                    | ast.AnnAssign(target=ast.Name(id=name), value=node)
-                ):
+                case ast.Assign([ast.Name(name)], node) | ast.AnnAssign(ast.Name(name), value=node):
                     value = self.value(node)
                     return {} if type(value) is Returned else {name: value}
         except FAULTS:
@@ -695,54 +655,43 @@ def _near(got: Returned, target: Any, tolerance: float, closed: bool) -> Test:
     return Test(got.call, to_source(target), got.via, limit)
 
 
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-
-
 def _parameters(function: ast.FunctionDef) -> set[str]:
     return {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
 
 
-def _effects(statement: ast.stmt) -> tuple[set[str], set[str]]:
+def _effects(statement: ast.stmt, names: Mapping[str, Any]) -> tuple[set[str], set[str]]:
     """Names that a statement binds where it stands, and names whose values it may change.
 
     "x = y" -> {"x"}, {"y"};  "def g(a): b = a + c" -> {"g"}, {"c"};  "assert f(x)" -> {}, {}
     """
-    function = isinstance(statement, FUNCTIONS)
+    function = isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)
     parts = statement.body if function else [statement]
     nodes = [node for part in parts for node in ast.walk(part)]
-    bound = {name for node in nodes for name in _bound(node)}
+    bound = {name for node in nodes for name in _bound(node, names)}
     changing = [part for part in parts if not isinstance(part, ast.Assert)]
-    names = [node for part in changing for node in ast.walk(part) if isinstance(node, ast.Name)]
-    used = {node.id for node in names if isinstance(node.ctx, ast.Load)}
+    loaded = [node for part in changing for node in ast.walk(part) if isinstance(node, ast.Name)]
+    used = {node.id for node in loaded if isinstance(node.ctx, ast.Load)}
     if not function:
         return bound, used
     shared = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
-    return {statement.name} | shared, used - bound - _parameters(statement)
+    if not (isinstance(statement, ast.FunctionDef) and names.get(statement.name) is ENTRY):
+        shared.add(statement.name)
+    return shared, used - bound - _parameters(statement)
 
 
-def _bound(node: ast.AST) -> list[str]:
-    """The names that a node by itself binds or deletes."""
+def _bound(node: ast.AST, names: Mapping[str, Any]) -> list[str]:
+    """The names that a node by itself deletes, or binds to something else."""
     match node:
         case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
             return [name]
+        case ast.alias(name=name, asname=None) if names.get(name) in (math, ENTRY):
+            return []
         case ast.alias(name=name, asname=other):
             return [other or name.split(".")[0]]
         case ast.MatchMapping(rest=str(name)):
             return [name]
     name = getattr(node, "name", None)  # def, class, except ... as, case ... as
     return [name] if name else []
-
-
-def _kept(statement: ast.stmt, names: Mapping[str, Any]) -> set[str]:
-    """Names that a statement binds to what they mean already, as `import math` does."""
-    kept = {
-        node.name
-        for node in ast.walk(statement)
-        if isinstance(node, ast.alias) and not node.asname and names.get(node.name) in (math, ENTRY)
-    }
-    if isinstance(statement, ast.FunctionDef) and names.get(statement.name) is ENTRY:
-        kept.add(statement.name)
-    return kept
 
 
 # ---- replies ----
@@ -754,10 +703,8 @@ BROKEN = ast.parse("assert ...").body[0]  # stands for an assert that is not Pyt
 
 
 def parse_assert(source: str, entry_point: str | None = None) -> Test | None:
-    """The test of one assert statement, None if malformed.
-
-    Without an entry point: of the one function that it calls.
-    """
+    """The test of one assert statement about the entry point, or about the one function that it
+    calls; None if malformed."""
     tree = parse_python(source.strip())
     if tree is None or len(tree.body) != 1 or not isinstance(tree.body[0], ast.Assert):
         return None
@@ -800,35 +747,20 @@ def _statements(text: str, scope: Scope, top: bool = True) -> Iterator[ast.stmt]
             body = textwrap.dedent(piece[head.end() :])
             function.body = list(_statements(body, scope, top=False))
             yield function
-        else:
-            yield from _rescued(piece, pieces, scope)
-
-
-def _rescued(piece: str, pieces: list[str], scope: Scope) -> Iterator[ast.stmt]:
-    """What can be read of a piece that is no Python.
-
-    "assert f('''a\\n" -> the assert, whose text goes on in the next of `pieces`;
-    "assert f(1) == 2\\n  assert f(3) == 4" -> the first, BROKEN.
-    """
-    first, *rest = INDENTED.split(piece)
-    tree = parse_python(first) if rest else _continued(piece, pieces, scope)
-    if tree:
-        yield from tree.body
-    elif ASSERT.match(first):
-        yield BROKEN
-    yield from [BROKEN] * len(rest)
+        else:  # "assert f(1) == 2\n  assert f(3) == 4": only the first is good
+            first, *rest = INDENTED.split(piece)
+            tree = parse_python(first) if rest else _continued(piece, pieces, scope)
+            yield from tree.body if tree else [BROKEN] * bool(ASSERT.match(first))
+            yield from [BROKEN] * len(rest)
 
 
 def _continued(piece: str, pieces: list[str], scope: Scope) -> ast.Module | None:
-    """An assert whose text goes on in the next pieces, which are then taken; None if it does not.
-
-    Half of the scope's budget may go into lines that are read once more for this.
-    """
+    """An assert that goes on in the next pieces, which are then taken; None if it does not."""
     if not ASSERT.match(piece):
         return None
     for count, more in enumerate(reversed(pieces), start=1):
         piece += more
-        scope.budget -= len(piece)
+        scope.budget -= len(piece)  # half of it may go into lines that are read once more
         if ASSERT.match(more) or piece.count("\n") > 50 or scope.budget < 10 * MAX_SOURCE:
             return None
         if tree := parse_python(piece):

@@ -2,18 +2,18 @@
 
     whoever asks <-> supervisor (limits, kills) <-> fork server (layers) -> a process per program
 
-`main` is one worker: the supervisor, which takes jobs from a socket on its standard input. It forks
-the fork server, which puts on the layers, loads the usual modules, and forks a process for every
-program. Reinforcement learning searches for every hole, so:
+`main` is one worker: the supervisor, which takes jobs from a socket on its standard input. Its fork
+server puts on the layers, loads the usual modules, and forks a process for every program.
+Reinforcement learning searches for every hole, so:
 
-- What a program can say. It gets calls and returns values, as tagged JSON, nothing else: no test,
-  no expected value and no ground truth ever enters its process or the one it is forked from. The
-  kind of an outcome (the first byte of a reply) is the supervisor's word but for two: "returned"
-  and "raised". A program may lie about its own values, and can be no more right for it.
-- What a program finds. The world as the first one found it: descriptors opened for it alone, a
-  folder of its own that is made for it and thrown away, a process forked from a server that has
-  seen no program. It reads the interpreter and its libraries, writes only its folder (64 MiB and
-  500 files in memory), starts up to 256 threads but no process, and has no network.
+- What a program can say. It gets calls and returns values, as tagged JSON: no test, expected value
+  or ground truth ever enters its process or the one it is forked from. The kind of an outcome (the
+  first byte of a reply) is the supervisor's word but for two: "returned" and "raised". A program
+  may lie about its own values, and can be no more right for it.
+- What a program finds. The world as the first one found it: descriptors and a folder of its own, a
+  process forked from a server that has seen no program. It reads the interpreter and its libraries,
+  writes only its folder (64 MiB and 500 files in memory), starts up to 256 threads but no process,
+  and has no network.
 - What it costs. CPU time is limited for each call, sleeping for a program as a whole; both are
   measured and ended from outside. Memory stays under memory_mb + FOLDER_MB + 128 MiB a worker.
   Nothing outlives a program, its worker or the trainer, also under SIGKILL.
@@ -97,7 +97,8 @@ COPIES: dict[type, Callable[[Any], Any]] = {
     list: lambda x: list.__getitem__(x, ALL), tuple: lambda x: tuple.__getitem__(x, ALL),
     dict: dict.copy, set: lambda x: set(set.__iter__(x)),
     frozenset: lambda x: frozenset(frozenset.__iter__(x)),
-}  # fmt: skip
+}
+LIBRARIES = ("numpy", "generic"), ("decimal", "Decimal"), ("fractions", "Fraction")
 LISTED = (range, deque, type({}.keys()), type({}.values()), type({}.items()))  # as iterators are
 
 
@@ -142,20 +143,19 @@ def encode(value: Any, room: list[int], depth: int = MAX_DEPTH) -> Any:
 
 
 def as_plain(value: Any, kind: type) -> Any:
-    """The built-in value that an object of a subclass, a numpy scalar, or a number that a float
-    or an integer says exactly stands for; the object itself if it is none of these."""
+    """The built-in value that an object of a subclass, a numpy scalar, or a number that a float or
+    an integer says exactly stands for; else the object itself."""
     for base in COPIES:
         if issubclass(kind, base):
             return COPIES[base](value)
-    numpy, fractions, decimal = map(sys.modules.get, ("numpy", "fractions", "decimal"))
-    if numpy and isinstance(value, numpy.generic):
+    # What is not loaded has no objects.
+    numpy, decimal, fraction = (getattr(sys.modules.get(m), x, ()) for m, x in LIBRARIES)
+    if isinstance(value, numpy):
         plain = value.item()
-        return value if isinstance(plain, numpy.generic) else plain
-    if decimal and isinstance(value, decimal.Decimal) and not value.is_finite():
+        return value if isinstance(plain, numpy) else plain
+    if isinstance(value, decimal) and not value.is_finite():
         return float(value)
-    if (decimal and isinstance(value, decimal.Decimal)) or (
-        fractions and isinstance(value, fractions.Fraction)
-    ):
+    if isinstance(value, (decimal, fraction)):
         ratio = tuple(map(int, value.as_integer_ratio()))
         with suppress(OverflowError):  # an integer too large for a float
             if ratio[1] > 1 and (ratio[0] / ratio[1]).as_integer_ratio() == ratio:
@@ -165,8 +165,7 @@ def as_plain(value: Any, kind: type) -> Any:
 
 
 def weight(data: bytes) -> int:
-    """About how many items it costs to read a JSON text. Commas and brackets in strings count as
-    well: to tell them apart would cost as much."""
+    """About how many items it costs to read a JSON text; commas and brackets in strings count."""
     return data.count(b",") + data.count(b"[") + 8 * data.count(b"{")
 
 
@@ -188,7 +187,7 @@ def name(kind: type) -> str:
 
 
 def frame(message: Any) -> bytes:
-    """A message of the trusted to someone further down the chain, or to each other."""
+    """A message of the trusted."""
     data = marshal.dumps(message)
     return struct.pack("!Q", len(data)) + data
 
@@ -214,51 +213,51 @@ MACHINE = os.uname().machine if sys.platform == "linux" else ""
 ARM = MACHINE in ("aarch64", "arm64")
 LIBC = ctypes.CDLL(None, use_errno=True)
 NAMESPACES = {"user": 0x10000000, "mount": 0x20000, "network": 0x40000000, "ipc": 0x8000000,
-              "pid": 0x20000000}  # fmt: skip
+              "pid": 0x20000000}
 HERE = os.path.dirname(os.path.realpath(__file__))
 HIDDEN = os.path.join(HERE, "tiny")  # our own questions, with their answers
 
-# System calls with their numbers on x86_64 and on aarch64 (-1: there is none).
-FORBIDDEN = """ptrace 101 117, pivot_root 155 41, chroot 161 51, open_tree 428 428, bpf 321 280,
-move_mount 429 429, fsopen 430 430, fsmount 432 432, mount_setattr 442 442, fspick 433 433,
+# System calls with their numbers on x86_64 and, where it differs, on aarch64 (-1: there is none).
+FORBIDDEN = """ptrace 101 117, pivot_root 155 41, chroot 161 51, open_tree 428, bpf 321 280,
+move_mount 429, fsopen 430, fsmount 432, mount_setattr 442, fspick 433,
 add_key 248 217, request_key 249 218, keyctl 250 219, perf_event_open 298 241, personality 135 92,
 kexec_load 246 104, kexec_file_load 320 294, init_module 175 105, finit_module 313 273,
 delete_module 176 106, reboot 169 142, swapon 167 224, swapoff 168 225, acct 163 89,
-quotactl 179 60, quotactl_fd 443 443, syslog 103 116, clock_settime 227 112, settimeofday 164 170,
+quotactl 179 60, quotactl_fd 443, syslog 103 116, clock_settime 227 112, settimeofday 164 170,
 adjtimex 159 171, clock_adjtime 305 266, sethostname 170 161, iopl 172 -1, ioperm 173 -1,
 modify_ldt 154 -1, process_vm_readv 310 270, process_vm_writev 311 271, kcmp 312 272,
-pidfd_getfd 438 438, process_madvise 440 440, process_mrelease 448 448, migrate_pages 256 238,
-move_pages 279 239, userfaultfd 323 282, io_uring_setup 425 425, io_setup 206 0,
+pidfd_getfd 438, process_madvise 440, process_mrelease 448, migrate_pages 256 238,
+move_pages 279 239, userfaultfd 323 282, io_uring_setup 425, io_setup 206 0,
 name_to_handle_at 303 264, open_by_handle_at 304 265, fanotify_init 300 262, inotify_init 253 -1,
-inotify_init1 294 26, memfd_create 319 279, memfd_secret 447 447, vmsplice 278 75, splice 275 76,
+inotify_init1 294 26, memfd_create 319 279, memfd_secret 447, vmsplice 278 75, splice 275 76,
 tee 276 77, shmget 29 194, shmat 30 196, shmctl 31 195, semget 64 190, semop 65 193,
 semctl 66 191, semtimedop 220 192, msgget 68 186, msgsnd 69 189, msgrcv 70 188, msgctl 71 187,
 mq_open 240 180, mq_unlink 241 181, socket 41 198, bind 49 200, connect 42 203, listen 50 201,
 setsockopt 54 208, flock 73 32, sync 162 81, syncfs 306 267, fadvise64 221 223,
-readahead 187 213, mincore 27 232, cachestat 451 451, preadv2 327 286, sendfile 40 71,
+readahead 187 213, mincore 27 232, cachestat 451, preadv2 327 286, sendfile 40 71,
 setuid 105 146, setreuid 113 145, setresuid 117 147, setfsuid 122 151, setdomainname 171 162,
-map_shadow_stack 453 453"""
+map_shadow_stack 453"""
 # What the fork server needs still, and a program never.
 PROCESSES = """mount 165 40, umount2 166 39, fork 57 -1, vfork 58 -1, execve 59 221,
 execveat 322 281, unshare 272 97, setns 308 268, setpriority 141 140, ioprio_set 251 30,
 sched_setparam 142 118, sched_setscheduler 144 119, sched_setaffinity 203 122,
-sched_setattr 314 274, landlock_create_ruleset 444 444, seccomp 317 277"""
+sched_setattr 314 274, landlock_create_ruleset 444, seccomp 317 277"""
 STAND_INS = {  # what seccomp forbids instead where a layer is missing
     "pid namespace": """kill 62 129, tkill 200 130, tgkill 234 131, rt_sigqueueinfo 129 138,
-        rt_tgsigqueueinfo 297 240, pidfd_send_signal 424 424""",
-    "mount namespace": """chmod 90 -1, fchmod 91 52, fchmodat 268 53, fchmodat2 452 452,
+        rt_tgsigqueueinfo 297 240, pidfd_send_signal 424""",
+    "mount namespace": """chmod 90 -1, fchmod 91 52, fchmodat 268 53, fchmodat2 452,
         chown 92 -1, fchown 93 55, lchown 94 -1, fchownat 260 54, utime 132 -1, utimes 235 -1,
         futimesat 261 -1, utimensat 280 88, setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7,
         removexattr 197 14, lremovexattr 198 15, fremovexattr 199 16, truncate 76 45""",
-    "files": """creat 85 -1, openat2 437 437, mkdir 83 -1, mkdirat 258 34, mknod 133 -1,
+    "files": """creat 85 -1, openat2 437, mkdir 83 -1, mkdirat 258 34, mknod 133 -1,
         mknodat 259 33, rename 82 -1, renameat 264 38, renameat2 316 276, link 86 -1,
         linkat 265 37, symlink 88 -1, symlinkat 266 36, unlink 87 -1, unlinkat 263 35,
         rmdir 84 -1""",
 }
-USED = """clone 56 220, clone3 435 435, socketpair 53 199, prctl 157 167, capset 126 91,
-landlock_add_rule 445 445, landlock_restrict_self 446 446, fcntl 72 25, ioctl 16 29,
+USED = """clone 56 220, clone3 435, socketpair 53 199, prctl 157 167, capset 126 91,
+landlock_add_rule 445, landlock_restrict_self 446, fcntl 72 25, ioctl 16 29,
 prlimit64 302 261, fsync 74 82, fdatasync 75 83, msync 26 227, sync_file_range 277 84,
-close_range 436 436, mmap 9 222, mremap 25 216, open 2 -1, openat 257 56,
+close_range 436, mmap 9 222, mremap 25 216, open 2 -1, openat 257 56,
 setrlimit 160 164"""
 NEWEST = 463  # calls from this number on are younger than this list
 # Commands of fcntl: duplicate, flags of the descriptor, ask about flags, locks and pipes.
@@ -274,24 +273,25 @@ LOAD, EQUAL, AT_LEAST, ANY_BIT, MASK = 0x20, 0x15, 0x35, 0x45, 0x54  # operation
 LOW, HIGH = range(16, 64, 8), range(20, 64, 8)  # where it finds the two words of each argument
 
 
-def answer(errno: int) -> bytes:
-    return struct.pack("=HBBI", 6, 0, 0, 0x50000 | errno)
+def op(code: int, k: int, yes: int = 0, no: int = 0) -> bytes:
+    """One operation of a filter; yes, no: how many operations a comparison skips."""
+    return struct.pack("=HBBI", code, yes, no, k)
 
 
-ALLOW, REFUSE, UNKNOWN = struct.pack("=HBBI", 6, 0, 0, 0x7FFF0000), answer(1), answer(38)
-DONE = answer(0)  # says that it was done, and does nothing
+# Answers; the last is no error, but nothing is done.
+ALLOW, REFUSE, UNKNOWN, DONE = op(6, 0x7FFF0000), op(6, 0x50001), op(6, 0x50026), op(6, 0x50000)
 
 
 def numbers(*tables: str) -> dict[str, int]:
     rows = map(str.split, ",".join(tables).split(","))
-    return {name: int(both[ARM]) for name, *both in rows}
+    return {name: int(both[-1 if ARM else 0]) for name, *both in rows}
 
 
 NUMBERS = numbers(FORBIDDEN, PROCESSES, USED)
 
 
 def prepared(name: str, *args: int | bytes) -> Callable[[], int]:
-    """A system call ready to be made (-1: it failed), so that a fork has little to build."""
+    """A system call ready to be made, with little left to build after a fork; -1: it failed."""
     if MACHINE not in ("x86_64", "aarch64", "arm64"):
         raise OSError("not on this system")
     words = [ctypes.c_long(x) if isinstance(x, int) else x for x in (NUMBERS[name], *args)]
@@ -304,13 +304,8 @@ def syscall(name: str, *args: int | bytes) -> int:
     return result
 
 
-def op(code: int, k: int, yes: int = 0, no: int = 0) -> bytes:
-    """One operation of a seccomp filter; yes, no: how many operations a comparison skips."""
-    return struct.pack("=HBBI", code, yes, no, k)
-
-
 def rule(call: str, *ops: bytes) -> list[bytes]:
-    """Operations for one call; they end with an answer. None where there is no such call."""
+    """Operations for one call, the last an answer; none where there is no such call."""
     number = NUMBERS[call]
     return [op(EQUAL, number, 0, len(ops)), *ops] if number >= 0 else []
 
@@ -325,8 +320,7 @@ def only(where: int, allowed: Iterable[int]) -> list[bytes]:
 
 def threads_only(reads_only: bool) -> list[bytes]:
     """Rules for a program alone; reads_only: it opens no file to write."""
-    # No processes, and no thread with descriptors of its own: their number is the limit of what
-    # pipes and sockets may hold.
+    # No processes, and no thread with descriptors of its own: what they hold is counted for all.
     ops = rule("clone", op(LOAD, LOW[0]), op(MASK, THREAD), op(EQUAL, THREAD, 0, 1), ALLOW, REFUSE)
     # Limits are its own, but for that of core files (4).
     core = op(EQUAL, 4, 0, 1), DONE
@@ -338,15 +332,15 @@ def threads_only(reads_only: bool) -> list[bytes]:
 
 
 def short_lists() -> list[bytes]:
-    """Rules for calls that a program needs, as far as it needs them. The fork server keeps them
-    too: it takes the kernel a tenth of a millisecond to put on such a filter."""
+    """Rules for calls that a program needs, as far as it needs them. Put on by the fork server, for
+    it takes the kernel a tenth of a millisecond."""
     ops = [op(AT_LEAST, NEWEST, 0, 1), UNKNOWN]
     # The flags of clone3 are out of sight: where it is unknown, the C library takes clone.
     ops += rule("clone3", UNKNOWN)
     ops += rule("close_range", *only(LOW[2], (0, 4)))
     # Streams of the machine: pairs of any other kind could be pointed elsewhere.
     ops += rule("socketpair", op(LOAD, LOW[0]), op(EQUAL, 1, 1), REFUSE, op(LOAD, LOW[1]),
-                op(MASK, 15), op(EQUAL, 1, 0, 1), ALLOW, REFUSE)  # fmt: skip
+                op(MASK, 15), op(EQUAL, 1, 0, 1), ALLOW, REFUSE)
     # Near what is mapped already, for pages far from each other need tables that nothing counts.
     near = (ctypes.cast(LIBC.syscall, ctypes.c_void_p).value or 0) >> 32
     ops += rule("mmap", *only(HIGH[0], (0, near - 1, near, near + 1)))
@@ -362,7 +356,7 @@ def short_lists() -> list[bytes]:
 
 
 def seccomp_filter(forbidden: dict[str, int], rules: Sequence[bytes] = ()) -> tuple:
-    """Arguments of the prctl that puts on a filter, and the buffer that they point to."""
+    """Arguments of the prctl that puts it on, and the buffer that they point to."""
     ops = [op(LOAD, 4), op(EQUAL, 0xC00000B7 if ARM else 0xC000003E, 1), REFUSE]  # the architecture
     ops += [op(LOAD, 0), op(AT_LEAST, 1 << 30, 0, 1), REFUSE]  # no x32 either
     for number in forbidden.values():
@@ -373,12 +367,13 @@ def seccomp_filter(forbidden: dict[str, int], rules: Sequence[bytes] = ()) -> tu
 
 
 class Jail:
-    """What a fork server and all that it starts have given up. state: layer -> "active", or why
-    not; enter: steps before each fork; last: steps of a program's process before it is a program's.
-    """
+    """What a fork server and all that it starts have given up."""
 
     def __init__(self, without: Sequence[str]):
-        self.without, self.state, self.enter, self.last = without, {}, [], []
+        self.without = without
+        self.state: dict[str, str] = {}  # layer -> "active", or why not
+        self.enter: list[Callable] = []  # steps before each fork
+        self.last: list[Callable] = []  # steps of a process before it is a program's
         self.home, self.folder = "", ""  # where the private folders are made, and the present one
         self.readable = list(readable())
         self.kept: list[Any] = []  # what the kernel reads by its address, when a step is made
@@ -394,7 +389,7 @@ class Jail:
         return self.state[layer] == "active"
 
     def new_folder(self) -> None:
-        """An empty folder, that the next program alone may write."""
+
         if self.active("mount namespace"):
             options = f"mode=777,nr_inodes={FOLDER_FILES},size={FOLDER_MB}m".encode()
             syscall("mount", b"none", self.folder.encode(), b"tmpfs", 6, options)
@@ -406,7 +401,7 @@ class Jail:
             self.landlock()
 
     def drop_folder(self) -> None:
-        """Removes it, with all that the program left in it or set on it."""
+
         if self.active("mount namespace"):
             with suppress(OSError):  # there is none
                 syscall("umount2", self.folder.encode(), 2)
@@ -431,7 +426,7 @@ class Jail:
         return size > FOLDER_MB << 20
 
     def deleted(self) -> int:
-        """At least the bytes of deleted files that the program holds, as far as they are seen."""
+        """At least the bytes of deleted files that the program holds, where they are seen."""
         size = 0
         with suppress(OSError, IndexError):
             with open("/proc/thread-self/children") as file:
@@ -448,16 +443,15 @@ class Jail:
 
     def unshare(self, name: str) -> None:
         uid, gid = os.geteuid(), os.getegid()
-        maps = {"setgroups": "deny", "uid_map": f"{uid} {uid} 1", "gid_map": f"{gid} {gid} 1"}
         syscall("unshare", NAMESPACES[name])
+        maps = {"setgroups": "deny", "uid_map": f"{uid} {uid} 1", "gid_map": f"{gid} {gid} 1"}
         for file, line in maps.items() if name == "user" else ():  # the same user, and no other
             with open(f"/proc/self/{file}", "w") as map_file:
                 map_file.write(line)
 
     def mount(self) -> None:
-        """All that is mounted becomes read-only, and of its devices only three can be opened; over
-        it an empty /proc, no data of ours, and a place for the private folders, in which nothing
-        else can be written."""
+        """The machine read-only, with three devices; over it an empty /proc, no data of ours, and a
+        place for the private folders, in which nothing else can be written."""
         syscall("mount", b"none", b"/", 0, 0x44000, 0)  # private, recursive
         devices = [b"/dev/null", b"/dev/zero", b"/dev/urandom"]
         for device in devices:  # a mount of its own, for its own flags
@@ -466,32 +460,46 @@ class Jail:
         syscall("mount_setattr", -100, b"/", 0x8000, everything, 32)  # recursive
         for device in devices:
             syscall("mount_setattr", -100, device, 0, struct.pack("4Q", 0, 4, 0, 0), 32)
-        for path in "/proc", HIDDEN, self.home:
-            if os.path.isdir(path):
-                syscall("mount", b"none", path.encode(), b"tmpfs", 6, b"mode=755,size=4k")
+        covered = [path.encode() for path in ("/proc", HIDDEN, self.home) if os.path.isdir(path)]
+        for path in covered:
+            syscall("mount", b"none", path, b"tmpfs", 6, b"mode=755,size=4k")
         self.folder = os.path.join(self.home, "program")
         os.mkdir(self.folder)
-        for path in "/proc", HIDDEN, self.home:
-            if os.path.isdir(path):  # flags: remount, read-only, no suid, no devices
-                syscall("mount", b"none", path.encode(), b"tmpfs", 0x27, b"")
+        for path in covered:  # flags: remount, read-only, no suid, no devices
+            syscall("mount", b"none", path, b"tmpfs", 0x27, b"")
 
     def landlock(self) -> None:
         """No file access but reading what is readable, and anything in the private folder; no TCP;
-        no signals to others. The rules are made here, and put on by a program's process."""
+        no signals to others. Makes the rules, which a program's process puts on."""
         abi = syscall("landlock_create_ruleset", 0, 0, 1)
-        # The kinds of access that this kernel controls.
-        known = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(abi, 16)) - 1
+        known = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(abi, 16)) - 1  # kinds of access
         handled = struct.pack("3Q", known, 3, 3)[: 8 if abi < 4 else 16 if abi < 6 else 24]
         rules = syscall("landlock_create_ruleset", handled, len(handled), 0)
         place = self.home if self.active("mount namespace") else self.folder
-        rules_of = [(path, 0xC) for path in self.readable] + [("/dev/null", 6), (place, known)]
-        for path, rights in rules_of:
+        rights_in = dict.fromkeys(self.readable, 0xC) | {"/dev/null": 6, place: known}
+        for path, rights in rights_in.items():
             fd = os.open(path, os.O_PATH)
             rights &= known if os.path.isdir(path) else 0xC007
             syscall("landlock_add_rule", rules, 1, struct.pack("=Qi", rights, fd), 0)
             os.close(fd)
         os.dup2(rules, RULES)
         os.close(rules)
+
+    def begin_landlock(self) -> None:
+        self.landlock()
+        step = prepared("landlock_restrict_self", RULES, 0)
+        try_out(step)
+        self.last.append(step)
+
+    def begin_seccomp(self) -> None:
+        step = self.seccomp(FORBIDDEN, rules=short_lists())
+        try_out(step)
+        step()
+        missing = [layer for layer in self.state if not self.active(layer)]
+        if {"mount namespace", "landlock"} <= set(missing):
+            missing.append("files")
+        tables = [STAND_INS[layer] for layer in missing if layer in STAND_INS]
+        self.last.append(self.seccomp(PROCESSES, *tables, rules=threads_only("files" in missing)))
 
     def seccomp(self, *tables: str, rules: Sequence[bytes] = ()) -> Callable[[], int]:
         args, code = seccomp_filter(numbers(*tables), rules)
@@ -510,7 +518,7 @@ class Jail:
 
 
 def readable() -> Iterator[str]:
-    """The interpreter's libraries, installed packages but not our data, and what those read."""
+    """The interpreter's libraries, installed packages, and what those read; not our data."""
     todo = [*filter(None, sys.path), sys.base_prefix + "/lib"]
     todo += "/usr/share/zoneinfo /dev/urandom /dev/zero /lib /lib64 /usr/lib /usr/lib64".split()
     todo += "/usr/local/lib /etc/ld.so.cache /etc/localtime /etc/mime.types".split()
@@ -529,7 +537,7 @@ def unless_gone(error: OSError) -> None:
 
 def remove(folder: str) -> None:
     """Removes a folder of any depth and with any modes, without recursion: what lies deeper is
-    first moved up. To move a folder, its owner needs the right to write it too."""
+    first moved up, for which its owner needs the right to write it too."""
     os.chmod(folder, 0o700)
     while names := os.listdir(folder):
         for path in (os.path.join(folder, name) for name in names):
@@ -557,8 +565,8 @@ def tasks_of(uid: int) -> int:
 
 
 def enter_jail_in_a_fork(memory_mb: int, without: Sequence[str]) -> Jail:
-    """Puts on the layers, in order. Returns in a forked copy, the first process of its pid
-    namespace: with it all others end. The caller itself waits for that, cleans up and exits."""
+    """Puts on the layers. Returns in a forked copy, the first process of its pid namespace: with it
+    all others end. The caller itself waits for that, cleans up and exits."""
     jail = Jail(without)
     uid = os.getuid()
     if MACHINE and uid == 0 and "resource limits" not in without:
@@ -596,19 +604,9 @@ def enter_jail_in_a_fork(memory_mb: int, without: Sequence[str]) -> Jail:
 
 
 def put_on_later(jail: Jail, memory_mb: int, threads: int) -> None:
-    """The layers that a program's process puts on; each is tried first by one that ends."""
-    jail.put_on("landlock", jail.landlock)
-    if jail.active("landlock"):
-        jail.put_on("landlock", try_out, prepared("landlock_restrict_self", RULES, 0))
-    if jail.active("landlock"):
-        jail.last.append(prepared("landlock_restrict_self", RULES, 0))
-    jail.put_on("seccomp", lambda: try_out(jail.seccomp(FORBIDDEN, rules=short_lists())))
-    if jail.active("seccomp"):
-        jail.seccomp(FORBIDDEN, rules=short_lists())()
-        open_to_all = not (jail.active("mount namespace") or jail.active("landlock"))
-        missing = [layer for layer in jail.state if not jail.active(layer)]
-        stand_ins = [STAND_INS[x] for x in [*missing, *["files"] * open_to_all] if x in STAND_INS]
-        jail.last.append(jail.seccomp(PROCESSES, *stand_ins, rules=threads_only(open_to_all)))
+    """The layers that a program's process puts on."""
+    jail.put_on("landlock", jail.begin_landlock)
+    jail.put_on("seccomp", jail.begin_seccomp)
     capset = "capset", struct.pack("Ii", 0x20080522, 0), bytes(24)
     jail.put_on("no capabilities", lambda: jail.last.append(prepared(*capset)))
     jail.put_on("resource limits", lambda: None if MACHINE else "missing: the limit of memory")
@@ -627,13 +625,13 @@ def put_on_later(jail: Jail, memory_mb: int, threads: int) -> None:
 
 
 def keep_memory_private(state: dict[str, str]) -> None:
-    """Where programs can open /proc, they must not find the memory of this process there, nor of
-    those that it forks."""
+    """Where programs can open /proc, the memory of this process, and of its forks, is not there."""
     if MACHINE and not {state["mount namespace"], state["landlock"]} & {"active"}:
         LIBC.prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
 
 
 def try_out(step: Callable[[], int]) -> None:
+    """OSError if it fails in a process that does nothing else."""
     if (pid := os.fork()) == 0:
         os._exit(step() != 0)
     if os.waitpid(pid, 0)[1]:
@@ -644,8 +642,8 @@ def try_out(step: Callable[[], int]) -> None:
 
 
 def program() -> Callable[[int], None]:
-    """What loads a program and answers its calls, one reply each. Made before the fork, so that a
-    fork copies fewer pages. Nothing in its process is to be trusted once it has loaded."""
+    """What loads a program and answers its calls, one reply each; made before the fork, which then
+    copies fewer pages. Nothing in its process is to be trusted once it has loaded."""
     to_bytes, json_of, name_of, bound, send = dump, to_json, name, arguments, write
     module = sys.modules["solution"] = types.ModuleType("solution")
     namespace = module.__dict__
@@ -658,11 +656,12 @@ def program() -> Callable[[int], None]:
 
     def evaluate(code: str | bytes, names: dict) -> Any:
         if type(code) is str:
-            return eval(compile(code, "<call>", "eval", dont_inherit=True), names)
-        known = marshal.loads(code)
-        if type(known) is tuple:  # the name of a function, and its arguments
-            return names[known[0]](*known[1:])
-        return eval(known, names)
+            code = compile(code, "<call>", "eval", dont_inherit=True)
+        else:
+            code = marshal.loads(code)
+        if type(code) is tuple:  # the name of a function, and its arguments
+            return names[code[0]](*code[1:])
+        return eval(code, names)
 
     def serve(fd: int) -> None:
         source, entry, calls, limit, bind = receive(partial(os.read, fd))
@@ -694,9 +693,9 @@ def program() -> Callable[[int], None]:
 
 def arguments(function: Callable, args: tuple, kwargs: dict) -> list:
     """The arguments of a call as the function itself binds them: [[value, default], ...] of those
-    with a position, in order, and [[name, value, default], ...] of the others.
+    with a position, and [[name, value, default], ...] of the others. Plain defaults stand for what
+    is not given. TypeError: no such call.
 
-    Defaults stand for what is not given, as far as they are plain. TypeError: no such call.
     >>> def f(a, b=2, *, c=3): ...
     >>> arguments(f, (), {"a": 1, "c": 4})[1]
     [['c', 4, 3]]
@@ -705,9 +704,8 @@ def arguments(function: Callable, args: tuple, kwargs: dict) -> list:
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):  # of some built-in functions nothing is known
-        none = inspect.Parameter.empty
-        return [[[said(x), said(none)] for x in args],
-                [[k, said(x), said(none)] for k, x in kwargs.items()]]  # fmt: skip
+        none = said(inspect.Parameter.empty)
+        return [[[said(x), none] for x in args], [[k, said(x), none] for k, x in kwargs.items()]]
     given, positions, keywords = signature.bind(*args, **kwargs).arguments, [], []
     in_order = True  # every parameter before this one has its position
     for p in signature.parameters.values():
@@ -748,7 +746,7 @@ def f(xs: List[int], n: Optional[int] = None) -> Tuple[List[int], Dict[int, int]
 
 
 def rehearse() -> None:
-    """Loads the usual modules and runs a program, so that what the first would warm up is warm."""
+    """Loads the usual modules, and warms up what the first program would."""
     ours, theirs = socket.socketpair()
     for _ in range(10):
         ours.sendall(frame([SAMPLE, "f", ["f([1, 2, 3])"] * 3, MAX_REPLY, False]))
@@ -757,8 +755,8 @@ def rehearse() -> None:
 
 
 def fork_server(ctl: socket.socket, settings: dict) -> None:
-    """Obeys commands of one byte: fork (comes with a socket), tell CPU time, kill. Ends when its
-    supervisor does."""
+    """Obeys commands of one byte: fork (comes with a socket), tell CPU time, kill. Ends with its
+    supervisor."""
     jail = enter_jail_in_a_fork(settings["memory_mb"], settings["without"])
     os.chdir("/")
     rehearse()
@@ -802,8 +800,7 @@ def fork_server(ctl: socket.socket, settings: dict) -> None:
 
 
 def become_program(jail: Jail, ctl: socket.socket, fd: int, serve: Callable) -> None:
-    """The first steps of a forked process. Never returns. No program is read before every layer
-    is on."""
+    """A forked process, which reads no program before every layer is on. Never returns."""
     try:
         os.chdir(jail.folder)
         for standard in range(3):  # its own: flags, locks and owners of shared ones would stay
@@ -860,7 +857,7 @@ class Server:
         kind, number = ANSWER.unpack(said)
         if kind not in b"df":
             raise RuntimeError("a process could not be prepared for the program" if kind == b"!"
-                               else "the fork server is gone")  # fmt: skip
+                               else "the fork server is gone")
         return number if kind == b"d" else math.inf
 
     def seconds(self) -> float:
@@ -874,7 +871,7 @@ class Server:
         self.command(b"k")
 
     def child(self) -> str:
-        """The process id of the newest process that it has forked; "" where that is not seen."""
+        """The process id of its newest fork; "" where that is not seen."""
         pid = str(self.pid)
         with suppress(OSError, IndexError):
             for _ in range(2):
@@ -885,8 +882,8 @@ class Server:
 
 
 def threads(pid: str) -> tuple[bool, dict[str, float]]:
-    """Whether a thread of a process runs or could run; and the seconds that each has run or has
-    waited for a core. (False, {}) where that is not seen."""
+    """Whether a thread of a process runs or could run, and the seconds that each has run or waited
+    for a core; (False, {}) where that is not seen."""
     runnable, awake = False, {}
     with suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
@@ -898,25 +895,56 @@ def threads(pid: str) -> tuple[bool, dict[str, float]]:
     return runnable, awake
 
 
-class Clock:
-    """What a program has used. Asked for only when a reply is late: nothing is measured of a call
-    that takes a few milliseconds, and its CPU time counts from the first look on."""
+def slept(before: tuple, after: tuple) -> float:
+    """Seconds between two looks in which a process did nothing, though it could have had a core."""
+    (then, cpu_then, awake_then), (now, cpu, awake) = before, after
+    # Not the sum over its threads: a hundred that wake up together all wait, for each other.
+    busy = [seconds - awake_then.get(task, 0.0) for task, seconds in awake.items()]
+    return max(now - then - max(cpu - cpu_then, *busy, 0.0), 0.0)
 
-    def __init__(self, server: Server, sleep: float):
-        self.server, self.sleep = server, sleep
 
-    def another_process(self) -> None:
+class Child:
+    """A process that runs a program: a request goes in, replies come out in order.
+
+    What it uses is looked at only when a reply is late: nothing is measured of a call that takes a
+    few milliseconds, and its CPU time counts from the first look on.
+    sleep: how many seconds it may still sleep.
+    """
+
+    def __init__(self, server: Server, trainer: select.poll, request: list, sleep: float):
+        self.server, self.trainer, self.sleep = server, trainer, sleep
         self.asleep: tuple[float, float, dict[str, float]] | None = None
-        self.begun: float | None = None
+        self.sock, other = socket.socketpair()
+        server.command(b"f", other.fileno())
+        other.close()
+        self.poll, self.buffer = select.poll(), bytearray()
+        self.request = memoryview(frame(request))
+        *_, limit, bind = request
+        self.largest = 1 + limit + bind * MAX_REPLY  # bytes of a reply
 
-    def start(self, cpu: float, wall: float) -> None:
-        """A call begins, with its limits."""
+    def close(self) -> None:
+        self.server.kill()
+        self.sock.close()
+
+    def next(self, cpu: float, wall: float = math.inf) -> bytes:
+        """The next reply, TIMEOUT or CRASH; after these two the child is of no further use."""
         now = time.monotonic()
         self.cpu, self.deadline, self.begun = cpu, now + wall, None
         self.look_at = now + min(cpu, 0.02)
+        try:
+            while (reply := self.reply()) is None:
+                late = time.monotonic() > self.look_at and self.exceeded()
+                self.wait(0.0 if late else self.look_at - time.monotonic())
+                if late and self.reply(keep=True) is None:
+                    return TIMEOUT
+            return reply
+        except (ConnectionError, ValueError):
+            return CRASH
 
-    def look(self) -> bool:
+    def exceeded(self) -> bool:
         """Whether a limit is passed."""
+        if self.trainer.poll(0):
+            os._exit(0)  # nobody waits for an answer
         now, cpu = time.monotonic(), self.server.seconds()
         runnable, awake = threads(self.server.child())
         if self.begun is None:
@@ -933,50 +961,10 @@ class Clock:
         too_much = cpu == math.inf or len(awake) > THREADS
         return too_much or left <= 0 or (self.sleep <= 0 and not runnable)
 
-
-def slept(before: tuple, after: tuple) -> float:
-    """Seconds between two looks in which a process did nothing, though it could have had a core."""
-    (then, cpu_then, awake_then), (now, cpu, awake) = before, after
-    # Not the sum over its threads: a hundred that wake up together all wait, for each other.
-    busy = [seconds - awake_then.get(task, 0.0) for task, seconds in awake.items()]
-    return max(now - then - max(cpu - cpu_then, *busy, 0.0), 0.0)
-
-
-class Child:
-    """A process that runs a program: a request goes in, replies come out in order."""
-
-    def __init__(self, server: Server, trainer: select.poll, clock: Clock, request: list):
-        self.server, self.trainer, self.clock = server, trainer, clock
-        clock.another_process()
-        self.sock, other = socket.socketpair()
-        server.command(b"f", other.fileno())
-        other.close()
-        self.poll, self.buffer = select.poll(), bytearray()
-        self.request = memoryview(frame(request))
-        *_, limit, bind = request
-        self.largest = 1 + limit + bind * MAX_REPLY  # bytes of a reply
-
-    def close(self) -> None:
-        self.server.kill()
-        self.sock.close()
-
-    def next(self, cpu: float, wall: float = math.inf) -> bytes:
-        """The next reply, TIMEOUT or CRASH; after these two the child is of no further use."""
-        self.clock.start(cpu, wall)
-        try:
-            while (reply := self.reply()) is None:
-                late = time.monotonic() > self.clock.look_at and self.exceeded()
-                self.wait(0.0 if late else self.clock.look_at - time.monotonic())
-                if late and self.reply(keep=True) is None:
-                    return TIMEOUT
-            return reply
-        except (ConnectionError, ValueError):
-            return CRASH
-
     def wait(self, seconds: float) -> None:
         """Sends and receives what can be, as soon as something can, at most after `seconds`."""
         # At first only its end is waited for: a wake-up for each of many short replies is dear.
-        events = 0 if self.clock.begun is None else select.POLLIN
+        events = 0 if self.begun is None else select.POLLIN
         self.poll.register(self.sock, events | (select.POLLOUT if self.request else 0))
         for _, event in self.poll.poll(max(seconds, 0.0) * 1000):
             with suppress(BlockingIOError):  # a socket can be made to look as if there were data
@@ -984,21 +972,13 @@ class Child:
                     sent = self.sock.send(self.request, socket.MSG_DONTWAIT)
                     self.request = self.request[sent:]
                 if event & ~select.POLLOUT:
-                    self.read()
-
-    def read(self) -> None:
-        if not (chunk := self.sock.recv(1 << 16, socket.MSG_DONTWAIT)):
-            raise ConnectionError("it has ended")
-        self.buffer += chunk
-
-    def exceeded(self) -> bool:
-        if self.trainer.poll(0):
-            os._exit(0)  # nobody waits for an answer
-        return self.clock.look()
+                    if not (chunk := self.sock.recv(1 << 16, socket.MSG_DONTWAIT)):
+                        raise ConnectionError("it has ended")
+                    self.buffer += chunk
 
     def reply(self, keep: bool = False) -> bytes | None:
-        """The first whole reply in the buffer, else None; it is taken out, unless it is to be
-        kept. ValueError for what is no reply."""
+        """The first whole reply in the buffer, which leaves it unless kept; None if there is none,
+        ValueError for what is no reply."""
         if len(self.buffer) < HEAD.size:
             return None
         (size,) = HEAD.unpack_from(self.buffer)
@@ -1029,20 +1009,20 @@ class Supervisor:
                 server.settle()
 
     def run(self, program: str, entry: str, calls: list, cpu: float, resumes: int, limit: int,
-            total: int, bind: bool, walls: list) -> list[bytes]:  # fmt: skip
-        """What came of loading, then of each call. After a crash or a timeout the rest goes to a
-        fresh process, at most `resumes` times.
+            total: int, bind: bool, walls: list) -> list[bytes]:
+        """What came of loading, then of each call; after a crash or a timeout from a fresh process,
+        at most `resumes` times.
 
-        cpu: seconds for each call; limit, total: bytes of a value, and of all values; bind: the
-        calls come with their arguments, as the program's own entry point takes them; walls: none,
-        or wall seconds for all calls together, then for each, in place of the other limits.
+        cpu: seconds for each call; limit, total: bytes of a value, and of all values; bind: values
+        come with the arguments, as the program's entry point binds them; walls: none, or wall
+        seconds for all calls together, then for each, in place of the other limits.
         """
         server, loaded, replies = self.servers["numpy" in program], b"", []
-        clock = Clock(server, math.inf if walls else SLEEP[0] * cpu + SLEEP[1])
+        sleep = math.inf if walls else SLEEP[0] * cpu + SLEEP[1]
         begun = time.monotonic()
         for _ in range(1 + resumes):
             request = [program, entry, calls[len(replies) :], limit, bind]
-            child = Child(server, self.trainer, clock, request)
+            child = Child(server, self.trainer, request, sleep)
             reply = child.next(cpu, walls[0] if walls else math.inf)
             loaded, going = loaded or reply, reply[:1] == VALUE
             while going and len(replies) < len(calls):
@@ -1054,6 +1034,7 @@ class Supervisor:
                 replies.append(reply if total > 0 else TOO_LARGE)
                 going = reply[:1] in (VALUE, RAISED) and total > 0
             child.close()
+            sleep = child.sleep
             if total <= 0:  # whatever else it returned would be too large as well
                 replies += [TOO_LARGE] * (len(calls) - len(replies))
             if loaded[:1] != VALUE or len(replies) == len(calls):
@@ -1063,11 +1044,10 @@ class Supervisor:
 
 def main(settings: str) -> None:
     """One worker. Its standard input is the socket to the trainer."""
-    # Programs have no business in our folder, installed in place or not.
-    ours = [path for path in sys.path if os.path.realpath(path) == HERE]
     del sys.path[0]
+    # Programs have no business in our folder, installed in place or not.
     if not HERE.endswith("-packages"):
-        sys.path[:] = [path for path in sys.path if path not in ours]
+        sys.path[:] = [path for path in sys.path if os.path.realpath(path) != HERE]
     settings = json.loads(settings)
     # The module that programs see, without the hook that gives every fork a seed of its own.
     register, os.register_at_fork = os.register_at_fork, lambda **_: None

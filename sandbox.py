@@ -2,10 +2,9 @@
 
 The programs run in workers (jail.py, whose header says what they can and cannot do); verdicts are
 made here, where no program reaches. A reply is data of bounded size, compared as exact built-in
-types; what is not proven is a fail. The trainer compiles calls, and evaluates nothing. A job that
-takes a worker down twice is the program's fault if a harmless program passes then, else a
-SandboxError: faults of ours are never scored. What kind of outcome a call had is the supervisor's
-word, never a name that a program chose.
+types; what is not proven is a fail. The trainer compiles calls, and evaluates nothing. What kind of
+outcome a call had is the supervisor's word, never a name that a program chose. Faults of ours are
+never scored: they are a SandboxError.
 
     with Sandbox() as box:
         box.check([(program, ["assert f(1) == 2"])])
@@ -54,23 +53,20 @@ NUMBER = count()  # of workers
 # Imported, for what compiling it would leave in memory is copied for every program.
 START = "import sys; sys.path[0] = sys.argv[1]; import jail; jail.main(sys.argv[2])"
 RESUMES = 8  # times that a program is started again after a crash or a timeout
-# Bytes of a right answer in training: a program is given room for all of its tests together.
-ANSWER_ROOM = 1 << 18
+ANSWER_ROOM = 1 << 18  # bytes of a right answer in training; a program has room for all its tests
 # What decoding may raise.
 MALFORMED = (ValueError, TypeError, KeyError, OverflowError, RecursionError, MemoryError)
 WORDS = ("timeout", "crash", "not_run", "malformed", "nondeterministic")  # of `Value.error`
 
 
 class Status(Enum):
-    """PASS; FAIL: another value; ERROR: exception, exit, crash; TIMEOUT; NOT_RUN: given up after
-    too many crashes."""
+    """FAIL: another value; ERROR: exception, exit, crash; NOT_RUN: after too many crashes."""
 
     PASS, FAIL, ERROR, TIMEOUT, NOT_RUN = "pass", "fail", "error", "timeout", "not_run"
 
 
 class SandboxError(RuntimeError):
-    """The sandbox itself is at fault, or a layer that was asked for is missing: nothing may be
-    scored."""
+    """Nothing may be scored: a fault of the sandbox itself, or a layer asked for is missing."""
 
 
 class Value(NamedTuple):
@@ -83,19 +79,15 @@ class Value(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """What the ground truth makes of a call: the value, and the call as its own entry point binds
-    the arguments; call is None where it cannot be said in bounds, or has no value."""
+    """What the ground truth makes of a call."""
 
     value: Value
-    call: BoundCall | None
+    call: BoundCall | None  # as its entry point binds it; None: not to be said in bounds, no value
 
 
 class Verdict(NamedTuple):
-    """loads: the module ran to its end and defines a callable entry point; statuses: one per test,
-    in order."""
-
-    loads: bool
-    statuses: list[Status]
+    loads: bool  # the module ran to its end and defines a callable entry point
+    statuses: list[Status]  # one per test, in order
 
 
 # ---- replies: hostile data ----
@@ -109,8 +101,7 @@ def items(parts: list) -> Items:
 
 
 def spread(keys: list) -> list:
-    """Keys of a set or dict; ValueError for many of one hash: these are easily made, and put into
-    a set in quadratic time."""
+    """Keys of a set or dict; ValueError for many of one hash, which take quadratic time."""
     if len(keys) > 50 and max(Counter(map(hash, keys)).values()) > 50:
         raise ValueError("too many equal hashes")
     return keys
@@ -123,13 +114,16 @@ def mapping(pairs: list) -> dict:
 
 # Tag of `jail.encode` -> type of its content, and the value made of that.
 TAGS: dict[str, tuple[type, Callable]] = {
-    "opaque": (str, lambda text: Opaque(text[:80])), "bytes": (str, bytes.fromhex),
-    "int": (str, lambda text: int(text, 16)), "complex": (list, lambda parts: complex(*parts)),
-    "tuple": (list, tuple), "items": (list, items),
+    "opaque": (str, lambda text: Opaque(text[:80])),
+    "bytes": (str, bytes.fromhex),
+    "int": (str, lambda text: int(text, 16)),
+    "complex": (list, lambda parts: complex(*parts)),
+    "tuple": (list, tuple),
+    "items": (list, items),
     "set": (list, lambda keys: set(spread(keys))),
     "frozenset": (list, lambda keys: frozenset(spread(keys))),
     "dict": (list, mapping),
-}  # fmt: skip
+}
 # Only the reference says ranges, of its arguments: a program's would be spread out here.
 TAGS_OF_A_CALL = TAGS | {"range": (list, lambda ends: range(*(int(x, 16) for x in ends)))}
 
@@ -166,7 +160,7 @@ def value(reply: bytes, tags: dict[str, tuple[type, Callable]] = TAGS) -> Value:
 
 def truth(reply: bytes, entry: str) -> Truth:
     """The reply of a ground truth: [arguments as `jail.arguments` gives them, value]. Arguments
-    that are like the default are left out from the end: other right programs need not have them."""
+    like the default are left out from the end: other right programs need not have them."""
     got = value(reply, TAGS_OF_A_CALL)
     if not got.ok:
         return Truth(got, None)
@@ -175,7 +169,7 @@ def truth(reply: bytes, entry: str) -> Truth:
         while positions and same_argument(*positions[-1]):
             positions.pop()
         named = {name: given for name, given, default in keywords
-                 if not same_argument(given, default)}  # fmt: skip
+                 if not same_argument(given, default)}
         call = bound_call(entry, [given for given, _ in positions], named)
     except (ValueError, TypeError):
         return Truth(Value(False, None, "malformed"), None)
@@ -190,8 +184,9 @@ def status(reply: bytes, test: Test, read: Callable[[bytes], Value] = value) -> 
         if not test.via and len(reply) > 1000 + 32 * len(test.expected):
             return Status.FAIL
         got = read(reply)
-        return Status.PASS if got.ok and holds(got.value, test) else (
-            Status.FAIL if got.ok else Status.ERROR)  # fmt: skip
+        if not got.ok:
+            return Status.ERROR
+        return Status.PASS if holds(got.value, test) else Status.FAIL
     return {TIMEOUT: Status.TIMEOUT, NOT_RUN: Status.NOT_RUN}.get(reply[:1], Status.ERROR)
 
 
@@ -207,8 +202,7 @@ def compiled(call: str) -> str | bytes:
 
 
 def data_call(name: str, args: Iterable) -> bytes:
-    """A call with plain values as arguments, without the detour over source: what `request` takes
-    in place of a call's source."""
+    """What `request` takes in place of a call's source: a call with plain values as arguments."""
     return marshal.dumps((name, *args))
 
 
@@ -228,33 +222,24 @@ def same(a: Any, b: Any) -> bool:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: its affinity, and the CPU quota of its control group."""
-    cores = len(os.sched_getaffinity(0)) if jail.MACHINE else os.cpu_count() or 1
-    quotas = [float(cores)]
+    """Cores that this process may use: its affinity, and the CPU quotas of its control groups."""
+    cores = float(len(os.sched_getaffinity(0)) if jail.MACHINE else os.cpu_count() or 1)
     for line in read_lines("/proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
-        if not controllers:
-            quotas += [quota(read_lines(folder / "cpu.max")) for folder in above("", path)]
-        elif "cpu" in controllers.split(","):
-            for folder in above(controllers, path) + above("cpu", path):
-                words = [*read_lines(folder / "cpu.cfs_quota_us")[:1],
-                         *read_lines(folder / "cpu.cfs_period_us")[:1]]  # fmt: skip
-                quotas.append(quota([" ".join(words)]))
-    return max(math.ceil(min(quotas)), 1)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        for root in [controllers, "cpu"] if controllers else [""]:  # version 1 or 2
+            group = Path("/sys/fs/cgroup", root, path.lstrip("/"))
+            cores = min(cores, *map(quota, [group, *group.parents]))
+    return max(math.ceil(cores), 1)
 
 
-def above(controllers: str, path: str) -> list[Path]:
-    """The folders of a control group and of those that it lies in."""
-    root = Path("/sys/fs/cgroup", controllers)
-    group = root / path.lstrip("/")
-    return [group, *(folder for folder in group.parents if folder.is_relative_to(root))]
-
-
-def quota(lines: list[str]) -> float:
-    """Cores that "QUOTA PERIOD" allows; infinite for "max", -1 or nothing."""
-    words = lines[0].split() if lines else []
+def quota(group: Path) -> float:
+    """Cores that a control group allows, "QUOTA PERIOD"; infinite for "max", -1 or nothing."""
+    files = "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"
+    words = " ".join(line for file in files for line in read_lines(group / file)).split()
     numbers = [int(word) for word in words if word.isdigit()]
-    return numbers[0] / numbers[1] if len(numbers) == 2 == len(words) and numbers[1] else math.inf
+    return numbers[0] / numbers[1] if len(numbers) == 2 and numbers[1] else math.inf
 
 
 def read_lines(path: str | Path) -> list[str]:
@@ -273,7 +258,7 @@ class Job(NamedTuple):
 
 def request(program: str, entry: str, calls: Iterable[str | bytes], cpu: float,
             resumes: int = RESUMES, limit: int = MAX_REPLY, total: int = jail.TOTAL,
-            bind: bool = False, walls: Sequence[float] = ()) -> dict[str, Any]:  # fmt: skip
+            bind: bool = False, walls: Sequence[float] = ()) -> dict[str, Any]:
     """What a worker is asked: see `jail.Supervisor.run`."""
     calls = [compiled(call) if isinstance(call, str) else call for call in calls]
     return {**locals(), "walls": list(walls)}
@@ -289,14 +274,12 @@ class Worker:
     def __init__(self, settings: dict):
         self.sock, other = socket.socketpair()
         env = {"PATH": os.defpath, "LANG": "C.UTF-8", "PYTHONHASHSEED": str(settings["seed"]),
-               "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
-               "MALLOC_ARENA_MAX": "2"}  # fmt: skip
+               "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
         command = [sys.executable, "-s", "-c", START, jail.HERE, json.dumps(settings)]
         self.errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             command, env=env, cwd="/", stdin=other, stdout=subprocess.DEVNULL,
-            stderr=self.errors, start_new_session=True,
-        )  # fmt: skip
+            stderr=self.errors, start_new_session=True)
         other.close()
         try:
             self.state: dict[str, str] = self.ask(None, 60)
@@ -305,8 +288,8 @@ class Worker:
         jail.keep_memory_private(self.state)  # what is expected stands here
 
     def ask(self, request: dict | None, patience: float) -> Any:
-        """The answer to a request (to None: the greeting); ConnectionError with the reason when
-        there is none within `patience` seconds."""
+        """The answer to a request (to None: the greeting); ConnectionError says why there is none
+        within `patience` seconds."""
         try:
             self.sock.settimeout(patience)
             if request is not None:
@@ -337,13 +320,12 @@ class Sandbox:
     """
 
     def __init__(self, workers: int | None = None, timeout: float = 2.0, memory_mb: int = 1024,
-                 require_isolation: bool = False, _without: Sequence[str] = ()):  # fmt: skip
+                 require_isolation: bool = False, _without: Sequence[str] = ()):
         self.workers, self.timeout = workers or usable_cores(), float(timeout)
         cpus = sorted(os.sched_getaffinity(0)) if jail.MACHINE else []
         self.settings = {"memory_mb": memory_mb, "without": list(_without), "cpus": cpus}
         self.begin()
-        missing = [f"{layer}: {state}" for layer, state in self.report().items()
-                   if state != "active"]  # fmt: skip
+        missing = [f"{layer}: {why}" for layer, why in self.report().items() if why != "active"]
         if require_isolation and missing:
             self.close()
             raise SandboxError(f"layers of the sandbox are missing: {'; '.join(missing)}")
@@ -375,17 +357,15 @@ class Sandbox:
         return dict(self.idle[0][0].state)
 
     def judge(self, items: Iterable[tuple[str, str, Sequence[Test | str]]],
-              resumes: int = RESUMES) -> list[Verdict]:  # fmt: skip
+              resumes: int = RESUMES) -> list[Verdict]:
         """[(program, entry point, tests), ...] -> verdicts. Each distinct call runs once.
 
-        resumes: how many crashes and timeouts a program may have before its remaining tests are
-        not run.
+        resumes: crashes and timeouts of a program before its remaining tests are not run.
         """
         return results(self.verdict(*item, resumes) for item in items)
 
     def loads(self, items: Iterable[tuple[str, str]]) -> list[bool]:
-        """[(program, entry point), ...] -> whether the module runs to its end and defines it as a
-        callable."""
+        """[(program, entry point), ...] -> whether the module runs to its end and defines it."""
         verdicts = self.judge((program, entry, []) for program, entry in items)
         return [verdict.loads for verdict in verdicts]
 
@@ -403,17 +383,16 @@ class Sandbox:
         """[(program, [call source, ...]), ...] -> what the calls return; a call is any expression,
         run in order."""
         return results(self.put(request(program, "", calls, self.timeout), values)
-                       for program, calls in items)  # fmt: skip
+                       for program, calls in items)
 
-    def timed_values(
-        self, items: Iterable[tuple[str, Sequence[str | bytes], Sequence[float]]], total: float
-    ) -> list[list[Value]]:
+    def timed_values(self, items: Iterable[tuple[str, Sequence[str | bytes], Sequence[float]]],
+                     total: float) -> list[list[Value]]:
         """`values` under a benchmark's limits: [(program, calls, wall seconds of each call), ...],
         and `total` for all calls of a program, whose first crash or timeout is its last call. A
         call is source, or what `data_call` made."""
-        return results(self.put(request(program, "", calls, self.timeout, 0,
-                                        walls=[total, *walls]), values)
-                       for program, calls, walls in items)  # fmt: skip
+        asked = (request(program, "", calls, self.timeout, 0, walls=[total, *walls])
+                 for program, calls, walls in items)
+        return results(self.put(one, values) for one in asked)
 
     def ground_truth(self, items: Iterable[tuple[str, str, Sequence[str]]]) -> list[list[Truth]]:
         """[(program, entry point, [call source, ...]), ...] -> what is true of each call.
@@ -422,24 +401,23 @@ class Sandbox:
         differs is none. No number of crashing, hanging or huge calls keeps others from running.
         """
         items = [(program, entry, list(calls)) for program, entry, calls in items]
-        first = [self.true_values(program, entry, list(dict.fromkeys(calls)), seed=0)
-                 for program, entry, calls in items]  # fmt: skip
-        known = [future.result() for future in first]
+        known = results(self.true_values(program, entry, list(dict.fromkeys(calls)), seed=0)
+                        for program, entry, calls in items)
         steady = [[call for call, one in reversed(table.items()) if one.value.ok]
-                  for table in known]  # fmt: skip
-        second = [self.true_values(program, entry, calls, seed=1)
-                  for (program, entry, _), calls in zip(items, steady, strict=True)]  # fmt: skip
-        for table, again in zip(known, second, strict=True):
-            for call, other in again.result().items():
+                  for table in known]
+        again = results(self.true_values(program, entry, calls, seed=1)
+                        for (program, entry, _), calls in zip(items, steady, strict=True))
+        for table, others in zip(known, again, strict=True):
+            for call, other in others.items():
                 if not (other.value.ok and same(table[call].value.value, other.value.value)):
                     table[call] = Truth(Value(False, None, "nondeterministic"), None)
         return [[table[call] for call in calls]
-                for table, (_, _, calls) in zip(known, items, strict=True)]  # fmt: skip
+                for table, (_, _, calls) in zip(known, items, strict=True)]
 
     def true_values(self, program: str, entry: str, calls: list[str], seed: int) -> Future:
         """A future of {call: Truth}."""
         asked = request(program, entry, calls, self.timeout, len(calls), ANSWER_ROOM,
-                        max(jail.TOTAL, 2 * ANSWER_ROOM * len(calls)), bind=True)  # fmt: skip
+                        max(jail.TOTAL, 2 * ANSWER_ROOM * len(calls)), bind=True)
 
         def finish(replies: list[bytes]) -> dict[str, Truth]:
             loaded, *rest = replies
@@ -449,7 +427,7 @@ class Sandbox:
         return self.put(asked, finish, seed)
 
     def verdict(self, program: str, entry: str, tests: Sequence[Test | str], resumes: int,
-                then: Callable[[Verdict], Any] = lambda verdict: verdict) -> Future:  # fmt: skip
+                then: Callable[[Verdict], Any] = lambda verdict: verdict) -> Future:
         """A future of what `then` makes of the verdict on a program."""
         known = [parsed(test, entry) for test in tests]
         calls = list(dict.fromkeys(test.call for test in known if test is not None))
@@ -491,12 +469,12 @@ class Sandbox:
                 job.future.set_exception(error)
 
     def replies(self, job: Job) -> list[bytes]:
-        """A worker's answer. A job that takes its worker down is tried again on a fresh one; down
-        again, it is the program's fault (every call a crash) if a harmless program passes."""
-        calls, reasons = job.request["calls"], []
-        while len(reasons) < 2:
+        """A worker's answer. A job that takes its worker down is tried once more on a fresh one;
+        then it is the program's fault (every call a crash) if a harmless program passes."""
+        reasons = []
+        for fresh in False, True:
             try:
-                return self.ask(job.seed, job.request, bool(reasons))
+                return self.ask(job.seed, job.request, fresh)
             except ConnectionError as down:
                 reasons.append(str(down))
         try:
@@ -505,25 +483,24 @@ class Sandbox:
             good = str(down)
         if good != PROBE_REPLIES:
             raise SandboxError(f"workers go down: {reasons}; and what came of a harmless program "
-                               f"is {good!r}")  # fmt: skip
-        return [jail.CRASH] * (1 + len(calls))
+                               f"is {good!r}")
+        return [jail.CRASH] * (1 + len(job.request["calls"]))
 
     def ask(self, seed: int, request: dict, fresh: bool) -> list[bytes]:
         """What a worker answers. ConnectionError: it is gone."""
         try:
-            worker = None if fresh else self.idle[seed].pop()
-        except IndexError:
-            worker = None
-        worker = worker or self.start(seed)
+            worker = self.start(seed) if fresh else self.idle[seed].pop()
+        except IndexError:  # none is idle
+            worker = self.start(seed)
         # Longer than any program may take, with all workers on one core.
-        tries = 2 + min(len(request["calls"]), request["resumes"] + 1) + len(request["calls"]) / 9
+        calls = len(request["calls"])
+        tries = 2 + min(calls, request["resumes"] + 1) + calls / 9
         patience = 60 + tries * (4 * request["cpu"] + 1) * self.workers + sum(request["walls"][:1])
         try:
             return worker.ask(request, patience)
         finally:
             if worker.process.returncode is None:
                 self.idle[seed].append(worker)
-
 
     def start(self, seed: int) -> Worker:
         return Worker({**self.settings, "seed": seed, "number": next(NUMBER)})

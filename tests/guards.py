@@ -113,8 +113,8 @@ GUARDS = [
     ),
     Guard(
         "a copy of the function leaves it its name", "asserts.py",
-        "    if isinstance(statement, ast.FunctionDef) and names.get(statement.name) is ENTRY:",
-        "    if False:",
+        "    if not (isinstance(statement, ast.FunctionDef) and names.get(statement.name) is ENTRY):",
+        "    if True:",
         ("tests/test_asserts.py::test_a_copy_of_the_function_in_the_same_block_does_no_harm",),
     ),
     Guard(

@@ -491,6 +491,13 @@ def test_imports_of_the_program_and_a_copy_of_it_in_a_block_of_its_own_do_no_har
     assert extract_tests(reply, "f", 9) == [Test("f(1)", "2")]
 
 
+def test_a_name_of_a_type_costs_nothing():
+    """Its name is a node and no text, unlike that of a class or a function."""
+    for line in ("type test = int", "type f[T] = int", "type x = int; y: x = 1"):
+        tests = extract_tests(fenced(f"{line}\nassert g(1) == 2\n"), "g", 9)
+        assert tests == [Test("g(1)", "2")]
+
+
 def test_an_entry_point_with_the_name_of_a_builtin_is_the_entry_point():
     assert parse_assert("assert sum([1, 2]) == 3", "sum") == Test("sum([1, 2])", "3")
     assert parse_assert("assert sum([1, 2]) == 3") == Test("sum([1, 2])", "3")
