@@ -389,7 +389,7 @@ class Jail:
         return self.state[layer] == "active"
 
     def new_folder(self) -> None:
-
+        """An empty folder, that the next program alone may write."""
         if self.active("mount namespace"):
             options = f"mode=777,nr_inodes={FOLDER_FILES},size={FOLDER_MB}m".encode()
             syscall("mount", b"none", self.folder.encode(), b"tmpfs", 6, options)
@@ -401,7 +401,7 @@ class Jail:
             self.landlock()
 
     def drop_folder(self) -> None:
-
+        """Removes it, with all that the program left in it or set on it."""
         if self.active("mount namespace"):
             with suppress(OSError):  # there is none
                 syscall("umount2", self.folder.encode(), 2)

@@ -7,6 +7,7 @@ know it. What the attacks aim at (a file, a listener, a process) belongs to the 
 disk bombs end at the limits of the sandbox.
 """
 
+import contextlib
 import json
 import os
 import random
@@ -1022,7 +1023,19 @@ def box():
 
 
 def held_processes(box):
-    """Processes under each supervisor, with what each has open."""
+    """Processes under each supervisor, with what each has open, once nothing changes any more: a
+    worker has answered before it has cleared up."""
+    last = None
+    for _ in range(50):
+        with contextlib.suppress(FileNotFoundError):  # one has just ended
+            if (now := held_just_now(box)) == last:
+                break
+            last = now
+        time.sleep(0.2)
+    return last
+
+
+def held_just_now(box):
     found, todo = [], [worker.process.pid for worker in sum(box.idle.values(), [])]
     while todo:
         pid = todo.pop()
