@@ -1030,7 +1030,7 @@ class Supervisor:
                 if walls:
                     wall = min(walls[0] + begun - time.monotonic(), walls[1 + len(replies)])
                 reply = child.next(math.inf if walls else cpu, wall)
-                total -= len(reply)
+                total -= max(len(reply), 4 * weight(reply))  # what it costs to read
                 replies.append(reply if total > 0 else TOO_LARGE)
                 going = reply[:1] in (VALUE, RAISED) and total > 0
             child.close()

@@ -417,7 +417,7 @@ class Sandbox:
     def true_values(self, program: str, entry: str, calls: list[str], seed: int) -> Future:
         """A future of {call: Truth}."""
         asked = request(program, entry, calls, self.timeout, len(calls), ANSWER_ROOM,
-                        max(jail.TOTAL, 2 * ANSWER_ROOM * len(calls)), bind=True)
+                        max(jail.TOTAL, 8 * ANSWER_ROOM * len(calls)), bind=True)
 
         def finish(replies: list[bytes]) -> dict[str, Truth]:
             loaded, *rest = replies
