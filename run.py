@@ -12,6 +12,7 @@ The algorithm is in codea1.py, which calls `main` with its loop.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import json
 import math
@@ -22,9 +23,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
+from typing import TextIO
 
 import torch
 from tqdm import tqdm
@@ -367,6 +371,41 @@ def fingerprint(model: Qwen2) -> str:
     return digest.hexdigest()
 
 
+def lock_folder(path: Path) -> TextIO | None:
+    """Make a folder one's own for as long as the file returned is open: a crash leaves no lock.
+    None where another has it."""
+    lock = open(path / "lock", "a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    except OSError:
+        pass  # a file system without locks
+    return lock
+
+
+def new_folder(cfg: Config, named: bool) -> tuple[Config, TextIO]:
+    """A folder with nobody's run in it, locked; a name by default gets a number where it is taken,
+    as by a run that started in the same second."""
+    for n in count(1):
+        name = cfg.name if n == 1 else f"{cfg.name}-{n}"
+        path = Path(cfg.out) / name
+        path.mkdir(parents=True, exist_ok=True)
+        if os.listdir(path) in ([], ["lock"]) and (lock := lock_folder(path)):
+            return replace(cfg, name=name), lock
+        if named:
+            raise ValueError(f"{path} holds a run already: give another --name, or go on with it "
+                             f"by --resume {path}")
+
+
+def drop_empty(path: Path) -> None:
+    """Remove the folder of a run that was refused."""
+    with suppress(OSError):
+        if os.listdir(path) == ["lock"]:
+            shutil.rmtree(path)
+
+
 def sync(path: Path) -> None:
     """Have the disk hold what was written to a file, or renamed in a folder."""
     fd = os.open(path, os.O_RDONLY)
@@ -461,9 +500,9 @@ class Run:
     players: dict[str, Player]
     book: MistakeBook
     held: dict[str, list[Question]]  # "eval": evaluated on the way; "final": before and after
+    box: Sandbox
+    stop: Stop
     step: int = 0
-    box: Sandbox | None = None
-    stop: Stop = field(default_factory=Stop)
     pool: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2 * (os.cpu_count() or 1))
     )
@@ -757,14 +796,20 @@ def check_resumed(run: Run) -> None:
 # ---- from the command line to the end ----
 
 
-def open_run(given: dict, resume: str) -> Run:
-    """A new run in a folder of its own, or one that goes on from its newest complete checkpoint."""
-    cfg = resume_config(Path(resume), given) if resume else make_config(given)
-    path = Path(cfg.out) / cfg.name
-    if not resume and path.exists() and any(path.iterdir()):
-        raise ValueError(
-            f"{path} holds a run already: give another --name, or go on with it by --resume {path}"
-        )
+def open_run(given: dict, resume: str, stack: ExitStack) -> Run:
+    """A new run in a folder of its own, or one that goes on from its newest complete checkpoint.
+    The stack closes what it holds."""
+    stop = stack.enter_context(Stop())
+    if resume:
+        cfg, path = resume_config(Path(resume), given), Path(resume)
+        if not (lock := lock_folder(path)):
+            raise ValueError(f"{path} is in use: the run in it has not ended")
+        stack.enter_context(lock)
+    else:
+        cfg, lock = new_folder(make_config(given), bool(given.get("name")))
+        stack.enter_context(lock)
+        path = Path(cfg.out) / cfg.name
+        stack.callback(drop_empty, path)
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     if given.get("tester") and not cfg.has_tester:
@@ -774,18 +819,25 @@ def open_run(given: dict, resume: str) -> Run:
     cfg = check_config(cfg, len(questions))
     files = {"eval": cfg.eval_questions, "final": cfg.final_questions}
     held = {when: evaluation_questions(file) for when, file in files.items()}
-    run = Run(path, cfg, questions, load_players(cfg), MistakeBook(cfg.book_capacity), held)
-    if not resume:
-        path.mkdir(parents=True, exist_ok=True)
-        write_json(path / "config.json", describe(cfg, run.players))
-        return run
+    box = Sandbox(cfg.workers or None, cfg.timeout, cfg.memory_mb, cfg.require_isolation)
+    stack.enter_context(box)
+    players, book = load_players(cfg), MistakeBook(cfg.book_capacity)
+    run = Run(path, cfg, questions, players, book, held, box, stop)
+    if resume:
+        go_on(run)
+    else:
+        write_json(path / "config.json", describe(cfg, players))
+    return run
+
+
+def go_on(run: Run) -> None:
+    """Take up a run where its newest complete checkpoint left it."""
     check_resumed(run)
-    if folder := newest_checkpoint(path):
+    if folder := newest_checkpoint(run.path):
         load_checkpoint(folder, run)
     for log in ("metrics.jsonl", "samples.jsonl"):
-        keep_lines(path / log, run.step)
-    say(f"going on with {path} after step {run.step}")
-    return run
+        keep_lines(run.path / log, run.step)
+    say(f"going on with {run.path} after step {run.step}")
 
 
 def work(run: Run, train: Callable[[Run], None]) -> None:
@@ -819,19 +871,26 @@ def work(run: Run, train: Callable[[Run], None]) -> None:
 def main(argv: Sequence[str] | None, description: str, train: Callable[[Run], None]) -> int:
     """Exit status: 0; 2 for a setting that cannot work; 130 after Ctrl-C."""
     given, resume = parse_args(argv, description)
-    try:
-        run = open_run(given, resume)
-        cfg = run.cfg
-        run.box = Sandbox(cfg.workers or None, cfg.timeout, cfg.memory_mb, cfg.require_isolation)
-    except (ValueError, OSError, SandboxError) as error:
-        say(f"codea1: {error}")
-        return 2
+    with ExitStack() as stack:
+        try:
+            run = open_run(given, resume, stack)
+        except (ValueError, OSError, SandboxError) as error:
+            say(f"codea1: {error}")
+            return 2
+        except KeyboardInterrupt:
+            say("codea1: stopped before the first step")
+            return 130
+        return finish(run, train)
+
+
+def finish(run: Run, train: Callable[[Run], None]) -> int:
+    """Work to the end. Returns the exit status, as in `main`."""
+    cfg = run.cfg
     tests = "on golden tests" if cfg.golden else f"x {cfg.suites} suites of {cfg.asserts}"
     say(f"{cfg.name}: {len(run.questions)} questions, {cfg.steps} steps of {cfg.batch_questions} x "
         f"{cfg.programs} programs {tests}, {cfg.dtype} on {cfg.device}")
     try:
-        with run.box, run.stop:
-            work(run, train)
+        work(run, train)
     except BaseException as error:
         say(f"\nstopped after step {run.step}; go on with: codea1 --resume {run.path}")
         if not isinstance(error, KeyboardInterrupt):

@@ -599,6 +599,19 @@ GUARDS = [
         "repr(name) if name in WORDS else name", "name",
         ("tests/test_codea1.py::test_an_exceptions_name_is_not_the_supervisors_word",),
     ),
+    Guard(
+        "a run in use is locked", "run.py",
+        "fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)", "pass",
+        (
+            "tests/test_run.py::test_two_runs_of_one_second_get_two_folders",
+            "tests/test_run.py::test_a_run_in_use_is_not_resumed_by_a_second_one",
+        ),
+    ),
+    Guard(
+        "a run that was refused leaves no folder", "run.py",
+        "        stack.callback(drop_empty, path)\n", "",
+        ("tests/test_run.py::test_a_run_that_is_refused_leaves_no_folder",),
+    ),
 ]  # fmt: skip
 
 

@@ -178,6 +178,41 @@ def test_ctrl_c_saves_and_says_how_to_go_on(small, tmp_path):
     assert saved is not None and int(saved.name[-6:]) == len(rows(log)) >= 2
 
 
+def test_two_runs_of_one_second_get_two_folders(small, tmp_path, capsys, monkeypatch):
+    """They wrote into one folder, and both ended with exit status 0."""
+    monkeypatch.setattr(runs.time, "strftime", lambda text: "tiny-1")
+    flags = [*small, "--steps", "1", "--out", str(tmp_path)]
+    _, lock = runs.new_folder(make_config({"out": str(tmp_path)}), named=False)
+    with lock:
+        assert os.listdir(tmp_path) == ["tiny-1"]
+        assert codea1.main([*flags, "--name", "tiny-1"]) == 2
+        assert "holds a run already" in capsys.readouterr().err
+        assert codea1.main(flags) == 0
+    assert os.listdir(tmp_path / "tiny-1") == ["lock"] and len(rows(tmp_path / "tiny-1-2/metrics.jsonl")) == 1
+    assert codea1.main([*flags, "--name", "tiny-1"]) == 0  # what a crash while loading leaves is nobody's
+
+
+@pytest.mark.parametrize("flags", [
+    ["--batch-questions", "100000"], ["--warmup", "9"], ["--questions", "nothing.jsonl"], ["--tester", "nothing"]])
+def test_a_run_that_is_refused_leaves_no_folder(flags, small, tmp_path):
+    assert codea1.main([*small, *flags, "--preset", "tiny", "--out", str(tmp_path), "--name", "run"]) == 2
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_run_in_use_is_not_resumed_by_a_second_one(whole, tmp_path, capsys):
+    """Two processes wrote into its files. A lock that a kill leaves behind would be as bad."""
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    holds = f"import fcntl, time; f = open({str(path / 'lock')!r}, 'a'); fcntl.flock(f, 2); print('held', flush=True)"
+    child = subprocess.Popen([sys.executable, "-c", holds + "; time.sleep(99)"], stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"held\n"
+    assert codea1.main(["--resume", str(path)]) == 2
+    assert f"{path} is in use" in capsys.readouterr().err
+    child.kill()
+    child.communicate()
+    assert codea1.main(["--resume", str(path)]) == 0
+
+
 def test_a_folder_that_holds_a_run_is_not_written_over(small, whole, capsys):
     assert codea1.main([*small, "--out", str(whole.parent), "--name", whole.name]) == 2
     assert "holds a run already" in capsys.readouterr().err
