@@ -165,6 +165,9 @@ PRESETS: dict[str, dict] = {
 }
 # What may change when a run goes on: its results do not depend on it.
 ON_RESUME = "device workers require_isolation save_every keep_checkpoints log_questions".split()
+# Known by what is in them, so that they may have moved.
+FILES = ["questions", "eval_questions", "final_questions"]
+PATHS = ["coder", "tester", *FILES]
 
 
 def parse_args(argv: Sequence[str] | None, description: str) -> tuple[dict, str]:
@@ -368,6 +371,14 @@ def fingerprint(model: Qwen2) -> str:
     for name, p in model.named_parameters():
         digest.update(f"{name}{tuple(p.shape)}".encode())
         digest.update(p.detach().flatten()[:64].float().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def sha256(path: Path | str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as f:
+        while part := f.read(1 << 20):
+            digest.update(part)
     return digest.hexdigest()
 
 
@@ -753,22 +764,31 @@ def describe(cfg: Config, players: dict[str, Player]) -> dict:
     """config.json: the settings, and what else decides the results of a run."""
     return {
         **asdict(cfg),
-        "questions_sha256": hashlib.sha256(Path(cfg.questions).read_bytes()).hexdigest(),
+        **{name: os.path.abspath(getattr(cfg, name)) for name in PATHS if getattr(cfg, name)},
+        **digests(cfg),
         "start_weights": {role: fingerprint(p.policy.model) for role, p in players.items()},
         "torch": torch.__version__,
         "torch_threads": torch.get_num_threads(),
     }
 
 
+def digests(cfg: Config) -> dict[str, str]:
+    """What is in the files, "" where there is none."""
+    paths = {name: getattr(cfg, name) for name in FILES}
+    return {f"{name}_sha256": path and sha256(path) for name, path in paths.items()}
+
+
 def resume_config(path: Path, given: dict) -> Config:
-    """The settings of a run that goes on; flags that would change its results are refused."""
+    """The settings of a run that goes on; what would change its results is refused."""
     if not (path / "config.json").exists():
         raise ValueError(f"{path} holds no run: there is no config.json in it")
     saved = read_json(path / "config.json")
     cfg = Config(**{f.name: saved.get(f.name, f.default) for f in fields(Config)})
+    if "coder" in given and cfg.tester == cfg.coder:
+        given = {"tester": given["coder"], **given}
     for name, value in given.items():
         was = getattr(cfg, name)
-        if value != was and name not in ON_RESUME:
+        if value != was and name not in ON_RESUME + PATHS:
             raise ValueError(
                 f"{flag(name)} was {was!r}, now {value!r}: a resumed run keeps its settings; start "
                 "a new run"
@@ -776,21 +796,34 @@ def resume_config(path: Path, given: dict) -> Config:
         if value != was:
             say(f"resumed with {flag(name)} {value!r} instead of {was!r}")
     given = given | {"out": str(path.parent), "name": path.name}
-    return choose_device(replace(cfg, **given))
+    cfg = choose_device(replace(cfg, **given))
+    for name in PATHS:
+        now = getattr(cfg, name)
+        if now and not os.path.exists(now) and (name != "tester" or cfg.has_tester):
+            raise ValueError(f"{now} is not there: give the place where it is by {flag(name)}")
+    for name, digest in digests(cfg).items():
+        if saved.get(name, digest) != digest:
+            name = name.removesuffix("_sha256")
+            raise ValueError(
+                f"{getattr(cfg, name) or 'no file'} has changed since {path} started with "
+                f"{saved[name] or 'none'}: restore it, or name the same file by {flag(name)}"
+            )
+    return cfg
 
 
 def check_resumed(run: Run) -> None:
-    """The question file and the start models must be those that the run began with."""
-    cfg, path = run.cfg, run.path
-    saved, now = read_json(path / "config.json"), describe(cfg, run.players)
-    if saved["questions_sha256"] != now["questions_sha256"]:
-        raise ValueError(f"{cfg.questions} has changed since {path} started: restore it")
+    """The start models must be those that the run began with; where they moved is noted."""
+    cfg, path = run.cfg, run.path / "config.json"
+    saved, now = read_json(path), describe(cfg, run.players)
     if saved["start_weights"] != now["start_weights"]:
-        models = f"{cfg.coder} and {cfg.tester}"
-        raise ValueError(f"{models} do not hold the models that {path} started from")
+        raise ValueError(f"{cfg.coder} and {cfg.tester} do not hold the models that {run.path} "
+                         "started from: give them by --coder and --tester")
     for key in ("torch", "torch_threads"):
         if saved[key] != now[key]:
             say(f"{key} was {saved[key]}, is {now[key]}: the run will not repeat bit for bit")
+    moved = {name: now[name] for name in PATHS if now[name] != saved[name]}
+    if moved:
+        write_json(path, saved | moved)
 
 
 # ---- from the command line to the end ----

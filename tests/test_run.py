@@ -224,7 +224,7 @@ def test_a_resumed_run_refuses_what_would_make_it_another_run(small, whole, tmp_
     assert codea1.main(["--resume", str(path), "--programs", "5"]) == 2
     assert "--programs was 3, now 5" in capsys.readouterr().err
     assert codea1.main(["--resume", str(path), "--coder", str(ROOT / "tiny/tester")]) == 2
-    assert "--coder was" in capsys.readouterr().err
+    assert "do not hold the models" in capsys.readouterr().err
     config = json.loads((path / "config.json").read_text())
     changed = tmp_path / "changed.jsonl"
     save_questions(changed, load_questions(config["questions"])[:50])
@@ -235,6 +235,46 @@ def test_a_resumed_run_refuses_what_would_make_it_another_run(small, whole, tmp_
         assert message in capsys.readouterr().err
     assert codea1.main(["--resume", str(tmp_path)]) == 2
     assert "holds no run" in capsys.readouterr().err
+
+
+def test_a_run_goes_on_wherever_its_files_have_moved(small, tmp_path, monkeypatch, capsys):
+    """Paths were kept as they were given, and compared: a run could not go on from another directory, nor behind
+    a move, although its models and questions were the same."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "tiny/coder", "mdl")
+    shutil.copy(ROOT / "tiny/train.jsonl.gz", "qq.jsonl.gz")
+    shutil.copy(small[small.index("--final-questions") + 1], "held.jsonl")
+    files = ["--preset", "tiny", "--coder", "mdl", "--tester", "", "--questions", "qq.jsonl.gz"]
+    run(Path("rm"), [*small, "--steps", "2", *files, "--final-questions", "held.jsonl"], "a")
+    monkeypatch.chdir("/")
+    resume = ["--resume", str(tmp_path / "rm/a")]
+    assert codea1.main(resume) == 0
+    for name in ("mdl", "qq.jsonl.gz", "held.jsonl"):
+        (tmp_path / name).rename(tmp_path / f"new-{name}")
+    assert codea1.main(resume) == 2
+    assert f"{tmp_path / 'mdl'} is not there: give the place where it is by --coder" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    moved = ["--coder", "new-mdl", "--questions", "new-qq.jsonl.gz", "--final-questions", "new-held.jsonl"]
+    assert codea1.main([*resume, *moved]) == 0
+    monkeypatch.chdir("/")
+    assert codea1.main(resume) == 0  # where they are now is known
+
+
+@pytest.mark.parametrize("name", ["questions", "eval_questions", "final_questions"])
+@pytest.mark.parametrize("place", ["as it was", "moved"])
+def test_a_file_with_other_contents_is_refused_on_resume(name, place, whole, small, tmp_path, capsys):
+    """Another evaluation file was accepted: before and after were figures of different questions."""
+    path, file = tmp_path / "run", tmp_path / "file.jsonl"
+    shutil.copytree(whole, path)
+    config = json.loads((path / "config.json").read_text())
+    save_questions(file, load_questions(ROOT / "tiny/train.jsonl.gz")[:5])
+    flags = ["--" + name.replace("_", "-"), str(file)]
+    if place == "as it was":
+        (path / "config.json").write_text(json.dumps({**config, name: str(file)}))
+        flags = []
+    assert codea1.main(["--resume", str(path), *flags]) == 2
+    err = capsys.readouterr().err
+    assert f"{file} has changed since {path} started" in err and "--" + name.replace("_", "-") in err
 
 
 def test_exchanged_files_of_a_checkpoint_are_refused(whole, tmp_path, capsys):
