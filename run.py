@@ -20,6 +20,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -459,8 +460,18 @@ def evaluation_questions(path: str) -> list[Question]:
     return golden
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr)
+def say(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
+    """Print, to stderr by default. No step is lost where nobody reads any more (a closed pipe or
+    terminal): from then on the stream leads to nothing."""
+    stream = stream or sys.stderr
+    try:
+        tqdm.write(text, stream, end)
+        stream.flush()
+    except RuntimeError:
+        pass  # a signal came in the middle of a write
+    except (OSError, ValueError):
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 # ---- a run at work ----
@@ -480,14 +491,19 @@ class Stopwatch:
 
 
 class Stop:
-    """Ctrl-C (or SIGTERM) stops at once, as nothing has changed yet; but while a step's results go
-    into book, weights and log (`busy`), behind them, unless it comes twice."""
+    """Ctrl-C (SIGTERM, a closed terminal) stops at once, as nothing has changed yet; but while a
+    step's results go into book, weights and log (`busy`), behind them, unless it comes twice."""
 
     def __init__(self) -> None:
         self.busy = self.asked = False
 
     def __enter__(self) -> Stop:
-        self.old = {s: signal.signal(s, self.ask) for s in (signal.SIGINT, signal.SIGTERM)}
+        signals = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as it is under nohup
+            signals.append(signal.SIGHUP)
+        if threading.current_thread() is not threading.main_thread():
+            signals = []  # Python allows handlers in the main thread alone
+        self.old = {s: signal.signal(s, self.ask) for s in signals}
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -495,6 +511,8 @@ class Stop:
             signal.signal(s, handler)
 
     def ask(self, signum: int, frame: object) -> None:
+        if signum == signal.SIGHUP:  # shell and kernel both send it: the second means no more
+            signal.signal(signum, signal.SIG_IGN)
         if self.asked or not self.busy:
             raise KeyboardInterrupt
         self.asked = True
@@ -564,7 +582,7 @@ class Run:
         samples = sample_rows(step, batch[: cfg.log_questions], programs, suites, rewards)
         append_json(self.path / "samples.jsonl", *samples)
         append_json(self.path / "metrics.jsonl", row)
-        tqdm.write(line(row, cfg.steps))
+        say(line(row, cfg.steps), sys.stdout)
 
 
 def mean(values: Sequence[float]) -> float:
@@ -688,20 +706,21 @@ def evaluate(run: Run, questions: list[Question]) -> dict:
 
 def print_final(final: dict) -> None:
     """Before and after with standard errors, then the families, then the book."""
+    tell = partial(say, stream=sys.stdout)
     before, after = final["before"], final["after"]
-    print(f"\n{'held-out, %':<18}{'before':>16}{'after':>16}{'change':>9}")
+    tell(f"\n{'held-out, %':<18}{'before':>16}{'after':>16}{'change':>9}")
     for name in after["stderr"]:
         cells = [f"{x[name]:.1f} ± {x['stderr'][name]:.1f}" for x in (before, after)]
         change = after[name] - before[name]
-        print(f"{name:<18}{cells[0]:>16}{cells[1]:>16}{change:>+9.1f}")
+        tell(f"{name:<18}{cells[0]:>16}{cells[1]:>16}{change:>+9.1f}")
     start, end = before["by_family"], after["by_family"]
-    print(f"\n{'by family':<22}" + "".join(f"{name:>16}" for name in start))
+    tell(f"\n{'by family':<22}" + "".join(f"{name:>16}" for name in start))
     for family in start["golden_t1"]:
         cells = [f"{start[name][family]:.0f} -> {end[name][family]:.0f}" for name in start]
-        print(f"{family:<22}" + "".join(f"{cell:>16}" for cell in cells))
+        tell(f"{family:<22}" + "".join(f"{cell:>16}" for cell in cells))
     if "book_size" in final:
         size, added, removed = (final[f"book_{what}"] for what in ("size", "added", "removed"))
-        print(f"\nMistake Book: {size} tests at the end, {added} added, {removed} removed")
+        tell(f"\nMistake Book: {size} tests at the end, {added} added, {removed} removed")
 
 
 # ---- checkpoints and resume ----
@@ -898,13 +917,18 @@ def work(run: Run, train: Callable[[Run], None]) -> None:
         final |= {"before": read_json(start), "after": evaluate(run, held)}
         print_final(final)
     write_json(run.path / "final.json", final)
-    print(f"\n{run.step} steps in {seconds / 60:.1f} min; everything is in {run.path}")
+    text = f"\n{run.step} steps in {seconds / 60:.1f} min; everything is in {run.path}"
+    say(text, sys.stdout)
 
 
 def main(argv: Sequence[str] | None, description: str, train: Callable[[Run], None]) -> int:
     """Exit status: 0; 2 for a setting that cannot work; 130 after Ctrl-C."""
-    given, resume = parse_args(argv, description)
+    for name in ("stdout", "stderr"):  # None where they are closed
+        setattr(sys, name, getattr(sys, name) or open(os.devnull, "w"))
     with ExitStack() as stack:
+        for stream in (sys.stdout, sys.stderr):  # what is left goes while a failure can be caught
+            stack.callback(say, "", stream, "")
+        given, resume = parse_args(argv, description)
         try:
             run = open_run(given, resume, stack)
         except (ValueError, OSError, SandboxError) as error:

@@ -617,6 +617,17 @@ GUARDS = [
         "        if saved.get(name, digest) != digest:", "        if False:",
         ("tests/test_run.py::test_a_file_with_other_contents_is_refused_on_resume",),
     ),
+    Guard(
+        "printing is no reason to lose a step", "run.py",
+        "    except (OSError, ValueError):\n        with suppress(OSError, ValueError):\n            os.dup2",
+        "    except ZeroDivisionError:\n        with suppress(OSError, ValueError):\n            os.dup2",
+        ("tests/test_run.py::test_nobody_reads_what_is_printed_and_no_step_is_lost",),
+    ),
+    Guard(
+        "a closed terminal is a reason to save", "run.py",
+        "            signals.append(signal.SIGHUP)\n", "            pass\n",
+        ("tests/test_run.py::test_a_terminal_that_is_closed_is_a_reason_to_save",),
+    ),
 ]  # fmt: skip
 
 

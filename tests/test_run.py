@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 from dataclasses import replace
@@ -176,6 +177,62 @@ def test_ctrl_c_saves_and_says_how_to_go_on(small, tmp_path):
     assert child.returncode == 130 and f"codea1 --resume {tmp_path / 'run'}" in err
     saved = runs.newest_checkpoint(tmp_path / "run")
     assert saved is not None and int(saved.name[-6:]) == len(rows(log)) >= 2
+
+
+def test_a_terminal_that_is_closed_is_a_reason_to_save(small, tmp_path):
+    """SIGHUP killed the run at once, and its steps were lost. A shell and the kernel both send it."""
+    flags = [*small, "--steps", "400", "--save-every", "0", "--out", str(tmp_path), "--name", "run"]
+    child = subprocess.Popen([sys.executable, "codea1.py", *flags], cwd=ROOT, stderr=subprocess.PIPE,
+                             stdout=subprocess.PIPE, text=True)
+    for _ in range(2):
+        child.stdout.readline()
+    child.stdout.close()
+    child.stderr.close()
+    child.send_signal(signal.SIGHUP)
+    time.sleep(0.02)
+    child.send_signal(signal.SIGHUP)
+    assert child.wait(60) == 130
+    saved = runs.newest_checkpoint(tmp_path / "run")
+    assert saved is not None and int(saved.name[-6:]) == len(rows(tmp_path / "run/metrics.jsonl")) >= 2
+
+
+def test_a_run_under_nohup_goes_on_behind_a_closed_terminal(small, tmp_path):
+    flags = [*small, "--steps", "3", "--out", str(tmp_path), "--name", "run", "--final-questions", ""]
+    child = subprocess.Popen(["nohup", sys.executable, "codea1.py", *flags], cwd=ROOT, stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    child.stdout.readline()
+    child.send_signal(signal.SIGHUP)
+    child.communicate(timeout=60)
+    assert child.returncode == 0 and len(rows(tmp_path / "run/metrics.jsonl")) == 3
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr", "both", "from the start"])
+def test_nobody_reads_what_is_printed_and_no_step_is_lost(closed, small, tmp_path):
+    """`codea1 | head -1` ended with BrokenPipeError, without a checkpoint."""
+    flags = [*small, "--steps", "2", "--out", str(tmp_path), "--name", "run"]
+    command = [sys.executable, "codea1.py", *flags]
+    if closed == "from the start":
+        command = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *command]
+    child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if closed in ("stdout", "both"):
+        child.stdout.close()
+    if closed in ("stderr", "both"):
+        child.stderr.close()
+    left = "" if child.stderr.closed else child.stderr.read()
+    assert child.wait(100) == 0
+    assert "Error" not in left and "ignored" not in left
+    assert len(rows(tmp_path / "run/metrics.jsonl")) == 2 and (tmp_path / "run/final.json").exists()
+
+
+def test_a_trainer_in_a_thread_trains(small, tmp_path):
+    """`signal only works in main thread` ended the run before its first step."""
+    before, ended = signal.getsignal(signal.SIGINT), []
+    flags = [*small, "--steps", "1", "--out", str(tmp_path), "--name", "run"]
+    thread = threading.Thread(target=lambda: ended.append(codea1.main(flags)))
+    thread.start()
+    thread.join()
+    assert ended == [0] and len(rows(tmp_path / "run/metrics.jsonl")) == 1
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_two_runs_of_one_second_get_two_folders(small, tmp_path, capsys, monkeypatch):
