@@ -128,7 +128,7 @@ class Config:
     memory_mb: int = number(1024, "memory limit of a program in the sandbox, MiB", 64)
     require_isolation: bool = switch("refuse to start where a layer of the sandbox is missing")
     save_every: int = number(50, "steps between checkpoints; the last step is always saved")
-    keep_checkpoints: int = number(0, "newest checkpoints kept; 0: all")
+    keep_checkpoints: int = number(0, "newest checkpoints kept; 0: all. N need room for N + 1")
     eval_every: int = number(10, "steps between evaluations on eval_questions; 0: none")
     eval_samples: int = number(32, "programs, and suites, per question in evaluations", 1)
     eval_temperature: float = number(0.7, "sampling temperature of evaluations")
@@ -532,6 +532,7 @@ class Run:
     box: Sandbox
     stop: Stop
     step: int = 0
+    saved: int = 0  # the step that a resumed run goes on from
     pool: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2 * (os.cpu_count() or 1))
     )
@@ -727,56 +728,78 @@ def print_final(final: dict) -> None:
 
 
 def save_checkpoint(run: Run) -> None:
-    """Players (Hugging Face layout, and .pt: master weights, moments, schedule), book and manifest,
-    in a folder that appears at once: written aside, synced, renamed."""
+    """A folder that appears at once: written aside, synced, renamed. OSError where it cannot be
+    written. Then older ones go, as many as are not to be kept, and what a crash left half-written.
+    """
     final = run.path / "checkpoints" / f"step_{run.step:06d}"
     part = final.with_name(final.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
+    try:
+        write_checkpoint(run, part)
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(part, final)
+        sync(final.parent)
+    except (OSError, RuntimeError) as error:  # torch's writer raises the latter
+        shutil.rmtree(part, ignore_errors=True)
+        reason = str(error).partition("\n")[0]
+        raise OSError(f"the checkpoint of step {run.step} cannot be written: {reason}") from error
+    run.saved = run.step
+    older = [f for f in sorted(final.parent.glob("step_*")) if f.name < final.name]
+    whole = [f for f in older if not f.suffix and (f / "manifest.json").exists()]
+    kept = [*whole, final][-run.cfg.keep_checkpoints :]
+    for folder in older:
+        if folder not in kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_checkpoint(run: Run, folder: Path) -> None:
+    """Players (Hugging Face layout, and .pt: master weights, moments, schedule), book, and a
+    manifest with a digest of each file."""
+    folder.mkdir(parents=True)
     for role, player in run.players.items():
-        player.policy.model.save_pretrained(part / role)
-        player.tokenizer.save_pretrained(part / role)
-        torch.save(player.policy.state_dict(), part / f"{role}.pt")
-    run.book.save(part / "book.json")
-    paths = [f for f in sorted(part.rglob("*")) if f.is_file()]
-    files = {str(f.relative_to(part)): f.stat().st_size for f in paths}
-    weights = {role: fingerprint(player.policy.model) for role, player in run.players.items()}
-    write_json(part / "manifest.json", {"step": run.step, "weights": weights, "files": files})
+        player.policy.model.save_pretrained(folder / role)
+        player.tokenizer.save_pretrained(folder / role)
+        torch.save(player.policy.state_dict(), folder / f"{role}.pt")
+    run.book.save(folder / "book.json")
+    paths = [f for f in sorted(folder.rglob("*")) if f.is_file()]
+    files = {str(f.relative_to(folder)): sha256(f) for f in paths}
+    write_json(folder / "manifest.json", {"step": run.step, "files": files})
     for name in [*files, "manifest.json"]:
-        sync(part / name)
-    shutil.rmtree(final, ignore_errors=True)
-    os.replace(part, final)
-    sync(final.parent)
-    if run.cfg.keep_checkpoints:
-        for old in sorted(final.parent.glob("step_??????"))[: -run.cfg.keep_checkpoints]:
-            shutil.rmtree(old)
+        sync(folder / name)
 
 
 def newest_checkpoint(path: Path) -> Path | None:
-    """The newest complete checkpoint of a run; an incomplete one is skipped, aloud."""
+    """The newest checkpoint of a run that is whole; others are skipped, aloud."""
     for folder in sorted((path / "checkpoints").glob("step_*"), reverse=True):
-        try:
-            files = read_json(folder / "manifest.json")["files"]
-            whole = all((folder / f).stat().st_size == size for f, size in files.items())
-            if folder.suffix != ".part" and whole:
-                return folder
-        except (OSError, ValueError, KeyError):
-            pass
-        say(f"skipping the incomplete checkpoint {folder}")
+        if not (name := damaged(folder)):
+            return folder
+        say(f"skipping the incomplete checkpoint {folder}: its {name} is missing or not as it was "
+            "saved; the one before it is used")
     return None
+
+
+def damaged(folder: Path) -> str:
+    """The first file of a checkpoint that is not as it was saved; "" if all are."""
+    name = "manifest.json"
+    try:
+        manifest = json.loads((folder / name).read_bytes())
+        if folder.name != f"step_{manifest['step']:06d}":
+            return name
+        for name, digest in manifest["files"].items():
+            if sha256(folder / name) != digest:
+                return name
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return name
+    return ""
 
 
 def load_checkpoint(folder: Path, run: Run) -> None:
     """Put a checkpoint's weights, moments, schedule, book and step into the run."""
-    manifest = read_json(folder / "manifest.json")
     for role, player in run.players.items():
-        path = folder / f"{role}.pt"
-        player.policy.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-        found = fingerprint(player.policy.model), player.policy.t
-        if found != (manifest["weights"].get(role), manifest["step"]):
-            text = f"{path} is not the {role} that was saved there"
-            raise ValueError(f"{text}: were files exchanged?")
-    run.book, run.step = MistakeBook.load(folder / "book.json"), manifest["step"]
+        state = torch.load(folder / f"{role}.pt", map_location="cpu", weights_only=True)
+        player.policy.load_state_dict(state)
+    run.book = MistakeBook.load(folder / "book.json")
+    run.step = run.saved = read_json(folder / "manifest.json")["step"]
 
 
 def describe(cfg: Config, players: dict[str, Player]) -> dict:
@@ -902,8 +925,7 @@ def work(run: Run, train: Callable[[Run], None]) -> None:
         train(run)
     except BaseException:  # Ctrl-C, and whatever else ends a run while nothing is half changed
         run.pool.shutdown(wait=False, cancel_futures=True)
-        saved = run.path / "checkpoints" / f"step_{run.step:06d}"
-        if not run.stop.busy and not saved.exists():
+        if not run.stop.busy and run.saved != run.step:
             save_checkpoint(run)
         raise
     rows = [json.loads(text) for text in (run.path / "metrics.jsonl").read_text().splitlines()]
@@ -922,7 +944,8 @@ def work(run: Run, train: Callable[[Run], None]) -> None:
 
 
 def main(argv: Sequence[str] | None, description: str, train: Callable[[Run], None]) -> int:
-    """Exit status: 0; 2 for a setting that cannot work; 130 after Ctrl-C."""
+    """Exit status: 0; 1 where files cannot be written; 2 for a setting that cannot work; 130 after
+    Ctrl-C."""
     for name in ("stdout", "stderr"):  # None where they are closed
         setattr(sys, name, getattr(sys, name) or open(os.devnull, "w"))
     with ExitStack() as stack:
@@ -949,7 +972,11 @@ def finish(run: Run, train: Callable[[Run], None]) -> int:
     try:
         work(run, train)
     except BaseException as error:
-        say(f"\nstopped after step {run.step}; go on with: codea1 --resume {run.path}")
+        where = f"codea1 --resume {run.path}"
+        if isinstance(error, OSError):
+            say(f"codea1: {error}; when that is mended, go on behind step {run.saved} with: {where}")
+            return 1
+        say(f"\nstopped after step {run.saved}; go on with: {where}")
         if not isinstance(error, KeyboardInterrupt):
             raise
         return 130

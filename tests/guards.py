@@ -350,8 +350,12 @@ GUARDS = [
     ),
     Guard(
         "an incomplete checkpoint is skipped", "run.py",
-        "all((folder / f).stat().st_size == size for f, size in files.items())", "True",
-        ("tests/test_run.py::test_an_incomplete_checkpoint_is_skipped_aloud",),
+        "            if sha256(folder / name) != digest:\n", "            if False:\n",
+        (
+            "tests/test_run.py::test_a_damaged_checkpoint_is_not_resumed",
+            "tests/test_run.py::test_exchanged_files_of_a_checkpoint_are_found",
+            "tests/test_run.py::test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before",
+        ),
     ),
     Guard(
         "one call in many spellings is one test", "codea1.py",
@@ -627,6 +631,16 @@ GUARDS = [
         "a closed terminal is a reason to save", "run.py",
         "            signals.append(signal.SIGHUP)\n", "            pass\n",
         ("tests/test_run.py::test_a_terminal_that_is_closed_is_a_reason_to_save",),
+    ),
+    Guard(
+        "a checkpoint that cannot be written leaves nothing behind", "run.py",
+        "        shutil.rmtree(part, ignore_errors=True)\n        reason", "        reason",
+        ("tests/test_run.py::test_a_full_disk_says_so_and_costs_no_checkpoint",),
+    ),
+    Guard(
+        "a damaged checkpoint does not count among those that are kept", "run.py",
+        " if f.name < final.name]", " if f != final]",
+        ("tests/test_run.py::test_a_damaged_newer_checkpoint_does_not_cost_the_good_one",),
     ),
 ]  # fmt: skip
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -334,30 +335,86 @@ def test_a_file_with_other_contents_is_refused_on_resume(name, place, whole, sma
     assert f"{file} has changed since {path} started" in err and "--" + name.replace("_", "-") in err
 
 
-def test_exchanged_files_of_a_checkpoint_are_refused(whole, tmp_path, capsys):
-    path = tmp_path / "run"
-    shutil.copytree(whole, path)
-    last = path / "checkpoints/step_000004"
-    (last / "coder.pt").rename(last / "x")
-    (last / "tester.pt").rename(last / "coder.pt")
-    (last / "x").rename(last / "tester.pt")
-    manifest = json.loads((last / "manifest.json").read_text())
-    manifest["files"] |= {f"{role}.pt": (last / f"{role}.pt").stat().st_size for role in ("coder", "tester")}
-    (last / "manifest.json").write_text(json.dumps(manifest))  # the sizes alone do not give it away
-    assert codea1.main(["--resume", str(path)]) == 2
-    assert "were files exchanged?" in capsys.readouterr().err
+def damage(path: Path, name: str, how: str) -> None:
+    """Damage a file of the fourth step's checkpoint."""
+    file = path / "checkpoints/step_000004" / name
+    data = file.read_bytes()
+    half = len(data) // 2
+    if how == "missing":
+        return file.unlink()
+    other = {
+        "flipped": data[:half] + bytes([data[half] ^ 1]) + data[half + 1 :],
+        "cut": data[:half],
+        "of another step": (path / "checkpoints/step_000002" / name).read_bytes(),
+    }[how]
+    assert other != data
+    file.write_bytes(other)
 
 
-def test_a_player_of_another_step_is_refused(whole, tmp_path, capsys):
-    """A tester that is behind its coder, by so small a step that the weights in the manifest do not show it."""
+@pytest.mark.parametrize("how", ["flipped", "cut", "missing", "of another step"])
+@pytest.mark.parametrize("name", ["coder.pt", "tester.pt", "book.json", "manifest.json", "coder/model.safetensors",
+                                  "tester/model.safetensors"])
+def test_a_damaged_checkpoint_is_not_resumed(name, how, whole, tmp_path, capsys):
+    """Files were known by their sizes alone: a flipped byte went into the run."""
     path = tmp_path / "run"
     shutil.copytree(whole, path)
-    last = path / "checkpoints/step_000004"
-    state = torch.load(last / "tester.pt", weights_only=True)
-    torch.save({**state, "t": 2}, last / "tester.pt")
-    assert (last / "tester.pt").stat().st_size == json.loads((last / "manifest.json").read_text())["files"]["tester.pt"]
-    assert codea1.main(["--resume", str(path)]) == 2
-    assert "tester.pt is not the tester that was saved there" in capsys.readouterr().err
+    assert runs.newest_checkpoint(path).name == "step_000004"
+    damage(path, name, how)
+    assert runs.newest_checkpoint(path).name == "step_000002"
+    err = capsys.readouterr().err
+    assert "skipping the incomplete checkpoint" in err and "step_000004: its " in err
+    assert name == "manifest.json" or f"its {name} is" in err
+
+
+@pytest.mark.parametrize("pair", [("coder.pt", "tester.pt"), ("coder/model.safetensors", "tester/model.safetensors")])
+def test_exchanged_files_of_a_checkpoint_are_found(pair, whole, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    one, two = [path / "checkpoints/step_000004" / name for name in pair]
+    data = one.read_bytes()
+    assert data != two.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(data)
+    assert runs.newest_checkpoint(path).name == "step_000002"
+
+
+def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before(whole, tmp_path, capsys):
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    damage(path, "tester.pt", "flipped")
+    (path / "checkpoints/step_000001.part").mkdir()
+    (path / "checkpoints/step_000003").mkdir()  # has no manifest
+    assert codea1.main(["--resume", str(path)]) == 0
+    assert "after step 2" in capsys.readouterr().err
+    assert sorted(os.listdir(path / "checkpoints")) == ["step_000002", "step_000004"]  # nothing half-written stays
+    same_run(whole, path)
+
+
+def test_a_damaged_newer_checkpoint_does_not_cost_the_good_one(whole, tmp_path):
+    """With one checkpoint kept, the newest by its number was kept, damaged as it was."""
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    damage(path, "book.json", "cut")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "steps": 3, "warmup": 0}))
+    assert codea1.main(["--resume", str(path), "--keep-checkpoints", "1"]) == 0
+    assert runs.newest_checkpoint(path).name == "step_000003"
+
+
+def test_a_full_disk_says_so_and_costs_no_checkpoint(small, tmp_path):
+    """Here a file that may not grow. It ended with a traceback, and half a checkpoint took the last of the room."""
+    flags = [*small, "--steps", "400", "--out", str(tmp_path), "--name", "run", "--final-questions", ""]
+    child = subprocess.Popen([sys.executable, "codea1.py", *flags], cwd=ROOT, stderr=subprocess.PIPE,
+                             stdout=subprocess.DEVNULL, text=True)
+    folder = tmp_path / "run/checkpoints/step_000002"
+    while not folder.exists() and child.poll() is None:
+        time.sleep(0.01)
+    resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    err = child.communicate(timeout=100)[1]
+    saved = runs.newest_checkpoint(tmp_path / "run")
+    assert child.returncode == 1 and saved is not None
+    assert "cannot be written" in err and f"behind step {int(saved.name[-6:])} with: codea1 --resume" in err
+    assert "Traceback" not in err and not list((tmp_path / "run/checkpoints").glob("*.part"))
 
 
 def test_a_fault_on_the_way_loses_no_step(small, tmp_path, monkeypatch, capsys):
