@@ -573,6 +573,7 @@ class Run:
             tester = self.players.get("tester", coder)
             row |= role_metrics("tester", tester, replies, stats["tester"], step)
         row |= role_metrics("coder", coder, programs, stats["coder"], step)
+        check_finite(row)
         row["skipped_updates"] = sum(s.skipped for s in stats["coder"] + stats["tester"])
         row["seconds"] = watch.seconds
         written = row["tokens_coder"] + row.get("tokens_tester", 0)
@@ -642,6 +643,26 @@ def role_metrics(role: str, player: Player, replies: list, stats: list, step: in
         f"tokens_{role}": sum(len(one.ids) for one in samples),
         f"truncated_{role}": mean([not one.finished for one in samples]),
     }
+
+
+def check_finite(row: dict) -> None:
+    """FloatingPointError for a role that has diverged: its weights are not worth a checkpoint."""
+    for name in ("loss_coder", "kl_coder", "loss_tester", "kl_tester"):
+        if not math.isfinite(row.get(name, 0.0)):
+            raise diverged(name.partition("_")[2], row["step"], f"{name} is {row[name]}")
+
+
+@torch.no_grad()
+def check_weights(role: str, policy: Policy, step: int) -> None:
+    """As check_finite: weights may be finite, yet too large to compute with."""
+    numbers = [policy.model(torch.arange(8, device=policy.device)[None]), *policy.masters]
+    if not all(x.isfinite().all() for x in numbers):
+        raise diverged(role, step, "its weights or its logits are not finite")
+
+
+def diverged(role: str, step: int, why: str) -> FloatingPointError:
+    text = f"the {role} has diverged in step {step}: {why}; a new run with a lower learning rate may help"
+    return FloatingPointError(text)
 
 
 def sample_rows(
@@ -731,6 +752,8 @@ def save_checkpoint(run: Run) -> None:
     """A folder that appears at once: written aside, synced, renamed. OSError where it cannot be
     written. Then older ones go, as many as are not to be kept, and what a crash left half-written.
     """
+    for role, player in run.players.items():
+        check_weights(role, player.policy, run.step)
     final = run.path / "checkpoints" / f"step_{run.step:06d}"
     part = final.with_name(final.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
@@ -739,7 +762,7 @@ def save_checkpoint(run: Run) -> None:
         shutil.rmtree(final, ignore_errors=True)
         os.replace(part, final)
         sync(final.parent)
-    except (OSError, RuntimeError) as error:  # torch's writer raises the latter
+    except Exception as error:  # each writer has its own
         shutil.rmtree(part, ignore_errors=True)
         reason = str(error).partition("\n")[0]
         raise OSError(f"the checkpoint of step {run.step} cannot be written: {reason}") from error
@@ -944,7 +967,7 @@ def work(run: Run, train: Callable[[Run], None]) -> None:
 
 
 def main(argv: Sequence[str] | None, description: str, train: Callable[[Run], None]) -> int:
-    """Exit status: 0; 1 where files cannot be written; 2 for a setting that cannot work; 130 after
+    """Exit status: 0; 1 for a full disk or a role that diverged; 2 for a setting that cannot work; 130 after
     Ctrl-C."""
     for name in ("stdout", "stderr"):  # None where they are closed
         setattr(sys, name, getattr(sys, name) or open(os.devnull, "w"))
@@ -973,8 +996,8 @@ def finish(run: Run, train: Callable[[Run], None]) -> int:
         work(run, train)
     except BaseException as error:
         where = f"codea1 --resume {run.path}"
-        if isinstance(error, OSError):
-            say(f"codea1: {error}; when that is mended, go on behind step {run.saved} with: {where}")
+        if isinstance(error, (OSError, FloatingPointError)):
+            say(f"codea1: {error}; go on behind step {run.saved} with: {where}")
             return 1
         say(f"\nstopped after step {run.saved}; go on with: {where}")
         if not isinstance(error, KeyboardInterrupt):

@@ -434,6 +434,22 @@ def test_a_fault_on_the_way_loses_no_step(small, tmp_path, monkeypatch, capsys):
     assert "stopped after step 2; go on with: codea1 --resume" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("role, rate", [("coder", "inf"), ("tester", "inf"), ("tester", "1e30")])
+def test_a_role_that_diverges_stops_the_run_and_is_never_saved(role, rate, whole, tmp_path, capsys):
+    """It ended with `kl nan` and exit status 0; the broken weights were the newest checkpoint, and a resumed run
+    failed in the same way. At 1e30 all weights are finite, but no logits."""
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    shutil.rmtree(path / "checkpoints/step_000004")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, f"{role}_lr": float(rate)}))
+    assert codea1.main(["--resume", str(path), "--save-every", "1"]) == 1
+    err = capsys.readouterr().err
+    assert f"the {role} has diverged in step 3" in err and "go on behind step 2 with: codea1 --resume" in err
+    assert os.listdir(path / "checkpoints") == ["step_000002"]
+    assert "NaN" not in (path / "metrics.jsonl").read_text()
+
+
 def test_flags_that_a_run_has_already_may_be_given_again_on_resume(whole, tmp_path):
     path = tmp_path / "run"
     shutil.copytree(whole, path)
