@@ -239,6 +239,10 @@ def check_config(cfg: Config, n_questions: int) -> Config:
             if bounds["most"] < math.inf:
                 wanted += f" and at most {bounds['most']:g}"
             raise ValueError(f"{flag(f.name)} is {value}: it must be {wanted}")
+    for name in ["programs", "suites"][: 1 + (not cfg.golden)]:
+        if getattr(cfg, name) == 1:
+            raise ValueError(f"{flag(name)} is 1: it must be at least 2, as a single reply has "
+                             "nothing to be compared with and trains nothing")
     batch = cfg.batch_questions
     if n_questions < batch:
         raise ValueError(
@@ -584,7 +588,7 @@ class Run:
         samples = sample_rows(step, batch[: cfg.log_questions], programs, suites, rewards)
         append_json(self.path / "samples.jsonl", *samples)
         append_json(self.path / "metrics.jsonl", row)
-        say(line(row, cfg.steps), sys.stdout)
+        say(line(row, cfg.steps, any(e.history for e in executions)), sys.stdout)
 
 
 def mean(values: Sequence[float]) -> float:
@@ -681,14 +685,15 @@ def sample_rows(
     return rows
 
 
-def line(row: dict, steps: int) -> str:
+def line(row: dict, steps: int, replayed: bool) -> str:
     """One step for a person."""
     text = f"{row['step']:>4}/{steps}  coder {row['reward_coder']:.3f} (new {row['pass_new']:.2f}"
     end = f"  {row['seconds']['total']:.1f} s"
     if "reward_tester" not in row:
         return f"{text})  kl {row['kl_coder']:.4f}{end}"
+    book = f"{row['pass_hist']:.2f}" if replayed else "-"
     return (
-        f"{text}, book {row['pass_hist']:.2f})  tester {row['reward_tester']:.3f} (valid "
+        f"{text}, book {book})  tester {row['reward_tester']:.3f} (valid "
         f"{row['r_val']:.2f}, breaks {row['r_adv']:.2f})  book {row['book_size']} "
         f"(+{row['book_added']} -{row['book_removed']})  kl {row['kl_coder']:.4f} "
         f"{row['kl_tester']:.4f}{end}"

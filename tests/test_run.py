@@ -20,7 +20,9 @@ import torch
 
 import codea1
 import run as runs
+from asserts import parse_assert
 from run import Config, check_config, make_config, memory_bytes
+from sandbox import Status
 from tasks import load_questions, save_questions
 
 ROOT = Path(codea1.__file__).parent
@@ -178,6 +180,24 @@ def test_ctrl_c_saves_and_says_how_to_go_on(small, tmp_path):
     assert child.returncode == 130 and f"codea1 --resume {tmp_path / 'run'}" in err
     saved = runs.newest_checkpoint(tmp_path / "run")
     assert saved is not None and int(saved.name[-6:]) == len(rows(log)) >= 2
+
+
+def test_a_second_ctrl_c_names_the_step_that_a_resumed_run_goes_on_from(small, whole, tmp_path, monkeypatch, capsys):
+    """It named the last step that was whole, which is not saved."""
+    real = runs.Run.log
+
+    def log(self, step, *rest):
+        real(self, step, *rest)
+        for _ in range(2 if step == 3 else 0):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(runs.Run, "log", log)
+    assert codea1.main([*small, "--out", str(tmp_path), "--name", "run"]) == 130
+    assert f"stopped after step 2; go on with: codea1 --resume {tmp_path / 'run'}" in capsys.readouterr().err
+    monkeypatch.undo()
+    assert codea1.main(["--resume", str(tmp_path / "run")]) == 0
+    assert "going on with" in (err := capsys.readouterr().err) and "after step 2" in err
+    same_run(whole, tmp_path / "run")
 
 
 def test_a_terminal_that_is_closed_is_a_reason_to_save(small, tmp_path):
@@ -541,11 +561,35 @@ def test_settings_that_cannot_work_say_what_to_set():
 
 @pytest.mark.parametrize("name, value", [
     ("steps", -1), ("timeout", 0.0), ("workers", -1), ("memory_mb", 1), ("save_every", -3), ("kl_coef", -1.0),
-    ("coder_lr", float("nan")), ("alpha", 2.0), ("top_p", 0.0), ("temperature", 0.0), ("programs", 0)])
+    ("coder_lr", float("nan")), ("alpha", 2.0), ("top_p", 0.0), ("temperature", 0.0), ("programs", 0),
+    ("programs", 1), ("suites", 1)])
 def test_a_setting_out_of_its_bounds_is_refused_by_name(name, value):
     """A timeout of 0 let every program fail, and a run went on for hours with nothing but zeros."""
     with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} is {value}"):
         check_config(Config(coder="C", questions="F", **{name: value}), 9688)
+
+
+def test_golden_tests_need_no_suites_but_several_programs():
+    """Advantages are taken inside a group: one of one reply has none, and a run of such steps trains nothing."""
+    golden = Config(coder="C", questions="F", reward="golden", suites=1)
+    assert check_config(golden, 9688).suites == 1
+    with pytest.raises(ValueError, match="--programs is 1: it must be at least 2"):
+        check_config(replace(golden, programs=1), 9688)
+
+
+def test_golden_pass_new_counts_loading_programs_alone():
+    """As the adversarial one does: a program that does not load says nothing about tests."""
+    test = parse_assert("assert f(1) == 2")
+    suites = [[codea1.Suite((test,), 0)]] * 2
+    ran = codea1.Execution(suites, [], [], [True, False], [{test: Status.PASS}, {test: Status.ERROR}])
+    assert runs.coder_metrics([codea1.score(ran, 8, 0.5)])["pass_new"] == 1.0
+
+
+def test_the_book_is_a_dash_where_nothing_was_replayed():
+    row = dict(step=1, reward_coder=0.5, pass_new=0.5, seconds={"total": 1.0}, reward_tester=0.5, pass_hist=0.0,
+               r_val=0.5, r_adv=0.5, book_size=0, book_added=0, book_removed=0, kl_coder=0.0, kl_tester=0.0,
+               loads_rate=1.0, truncated_coder=0.0, truncated_tester=0.0)
+    assert "book -)" in runs.line(row, 4, False) and "book 0.00)" in runs.line(row, 4, True)
 
 
 def test_every_number_among_the_settings_has_bounds():
