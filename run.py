@@ -40,7 +40,7 @@ from grpo import Policy
 from mistake_book import MistakeBook
 from model import Config as ModelConfig
 from model import Qwen2, Tokenizer, read_json
-from sandbox import Sandbox, SandboxError
+from sandbox import Sandbox, SandboxError, Status
 from tasks import Question, coder_messages, load_questions
 
 HERE = Path(__file__).resolve().parent
@@ -453,6 +453,26 @@ def usable_questions(cfg: Config) -> list[Question]:
     return tested
 
 
+def check_references(cfg: Config, questions: list[Question], box: Sandbox) -> None:
+    """ValueError where most of a sample of references do not pass most of their own tests."""
+    sample, bad = [], []
+    for question in questions[:: -(-len(questions) // 8)]:
+        tests = [parse_assert(text, question.entry_point) for text in question.tests]
+        if tests := [test for test in tests if test]:
+            sample.append((question.reference, question.entry_point, tests))
+    for item, verdict in zip(sample, box.judge(sample), strict=True):
+        wrong = [t for t, s in zip(item[2], verdict.statuses, strict=True) if s is not Status.PASS]
+        bad += [(item[0], wrong[0])] if 2 * len(wrong) > len(item[2]) else []
+    if 2 * len(bad) > len(sample):
+        program, test = bad[0]
+        found = box.values([(program, [test.call])])[0][0]
+        why = f"returns {found.value!r}" if found.ok else f"ends with {found.error}"
+        raise ValueError(
+            f"{cfg.questions}: {len(bad)} of {len(sample)} references tried fail their own tests "
+            f"(where `{test.source}` is asked, the first {why}): repair the file"
+        )
+
+
 def evaluation_questions(path: str) -> list[Question]:
     """The questions of a file that have golden tests; the others are counted aloud."""
     questions = load_questions(path) if path else []
@@ -537,6 +557,7 @@ class Run:
     stop: Stop
     step: int = 0
     saved: int = 0  # the step that a resumed run goes on from
+    flat: int = 0  # steps in a row that taught neither role anything
     pool: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(2 * (os.cpu_count() or 1))
     )
@@ -588,6 +609,9 @@ class Run:
         samples = sample_rows(step, batch[: cfg.log_questions], programs, suites, rewards)
         append_json(self.path / "samples.jsonl", *samples)
         append_json(self.path / "metrics.jsonl", row)
+        self.flat = 0 if row["spread_coder"] or row.get("spread_tester") else self.flat + 1
+        if self.flat == 3:
+            say(f"three steps without a difference in rewards teach nothing: {cause(row, cfg)}")
         say(line(row, cfg.steps, any(e.history for e in executions)), sys.stdout)
 
 
@@ -689,6 +713,11 @@ def line(row: dict, steps: int, replayed: bool) -> str:
     """One step for a person."""
     text = f"{row['step']:>4}/{steps}  coder {row['reward_coder']:.3f} (new {row['pass_new']:.2f}"
     end = f"  {row['seconds']['total']:.1f} s"
+    cut = max(row["truncated_coder"], row.get("truncated_tester", 0))
+    if cut > 0.1:
+        end = f"  cut {cut:.2f}{end}"
+    if row["loads_rate"] < 0.9:
+        end = f"  loads {row['loads_rate']:.2f}{end}"
     if "reward_tester" not in row:
         return f"{text})  kl {row['kl_coder']:.4f}{end}"
     book = f"{row['pass_hist']:.2f}" if replayed else "-"
@@ -698,6 +727,20 @@ def line(row: dict, steps: int, replayed: bool) -> str:
         f"(+{row['book_added']} -{row['book_removed']})  kl {row['kl_coder']:.4f} "
         f"{row['kl_tester']:.4f}{end}"
     )
+
+
+def cause(row: dict, cfg: Config) -> str:
+    """Why nothing is learned, as far as a step's row shows it."""
+    style = f"is --prompt-style {cfg.prompt_style} the model's?"
+    if row["truncated_coder"] > 0.5:
+        return f"programs are cut at --coder-reply-limit {cfg.coder_reply_limit}, or {style}"
+    if row["loads_rate"] < 0.1:
+        return f"programs do not load: {style}"
+    if row.get("truncated_tester", 0) > 0.5:
+        return f"suites are cut at --tester-reply-limit {cfg.tester_reply_limit}, or {style}"
+    if row.get("valid_rate", 1) < 0.1:
+        return "suites have no valid asserts: do the references run? can this model write tests?"
+    return "the questions are too easy or too hard, or --programs too few"
 
 
 # ---- evaluation, before, on the way and after ----
@@ -924,6 +967,8 @@ def open_run(given: dict, resume: str, stack: ExitStack) -> Run:
     held = {when: evaluation_questions(file) for when, file in files.items()}
     box = Sandbox(cfg.workers or None, cfg.timeout, cfg.memory_mb, cfg.require_isolation)
     stack.enter_context(box)
+    if not resume:
+        check_references(cfg, questions, box)
     players, book = load_players(cfg), MistakeBook(cfg.book_capacity)
     run = Run(path, cfg, questions, players, book, held, box, stop)
     if resume:

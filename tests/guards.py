@@ -665,6 +665,16 @@ GUARDS = [
             "tests/test_run.py::test_golden_tests_need_no_suites_but_several_programs",
         ),
     ),
+    Guard(
+        "references that fail their own tests are refused", "run.py",
+        "    if 2 * len(bad) > len(sample):", "    if False:",
+        ("tests/test_run.py::test_references_that_fail_their_own_tests_are_refused",),
+    ),
+    Guard(
+        "a run that cannot learn says so", "run.py",
+        "        if self.flat == 3:", "        if False:",
+        ("tests/test_run.py::test_a_run_that_cannot_learn_says_why",),
+    ),
 ]  # fmt: skip
 
 

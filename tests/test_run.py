@@ -22,7 +22,7 @@ import codea1
 import run as runs
 from asserts import parse_assert
 from run import Config, check_config, make_config, memory_bytes
-from sandbox import Status
+from sandbox import Sandbox, Status
 from tasks import load_questions, save_questions
 
 ROOT = Path(codea1.__file__).parent
@@ -198,6 +198,55 @@ def test_a_second_ctrl_c_names_the_step_that_a_resumed_run_goes_on_from(small, w
     assert codea1.main(["--resume", str(tmp_path / "run")]) == 0
     assert "going on with" in (err := capsys.readouterr().err) and "after step 2" in err
     same_run(whole, tmp_path / "run")
+
+
+BROKEN = {"raises": "raise ValueError", "wrong": "return 'wrong'", "no module": "import nothing_of_that_name"}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_references_that_fail_their_own_tests_are_refused(how, small, tmp_path, capsys):
+    """A run on such a file had nothing but zeros for all of its steps, and ended with status 0."""
+    good, file = load_questions(ROOT / "tiny/train.jsonl.gz")[:20], tmp_path / "q.jsonl"
+    bad = []
+    for q in good:
+        body = f"def {q.entry_point}(*args):\n    {BROKEN[how]}\n"
+        bad.append(replace(q, reference=body if how != "no module" else f"{BROKEN[how]}\n{q.reference}"))
+    flags = [*small, "--steps", "1", "--preset", "tiny", "--questions", str(file), "--out", str(tmp_path / "out")]
+    save_questions(file, bad)
+    assert codea1.main(flags) == 2
+    err = capsys.readouterr().err
+    assert "7 of 7 references tried fail their own tests" in err and str(file) in err
+    assert {"raises": "ValueError", "wrong": "'wrong'", "no module": "ModuleNotFoundError"}[how] in err
+    assert os.listdir(tmp_path / "out") == []
+    for n_bad, status in ((11, 2), (9, 0)):  # every third of the twenty is tried
+        save_questions(file, [*bad[:n_bad], *good[n_bad:]])
+        assert codea1.main(flags) == status
+    assert os.listdir(tmp_path / "out") != []
+
+
+def test_a_question_whose_tests_are_not_understood_speaks_against_no_file(tmp_path):
+    bare = [replace(q, tests=("assert f() > 2",)) for q in load_questions(ROOT / "tiny/train.jsonl.gz")[:3]]
+    with Sandbox(1) as box:
+        assert runs.check_references(Config(), bare, box) is None
+        assert runs.check_references(Config(), [replace(q, tests=()) for q in bare], box) is None
+
+
+@pytest.mark.parametrize("flags, text", [
+    (["--coder-reply-limit", "1"], "programs are cut at --coder-reply-limit 1"),
+    (["--prompt-style", "instruct", "--coder-prompt-limit", "999"], "--prompt-style instruct"),
+    (["--tester-reply-limit", "2", "--programs", "2", "--temperature", "0.01"], "--tester-reply-limit 2"),
+    (["--self-play", "--temperature", "0.01"], "no valid asserts"),
+], ids=["programs cut", "style", "suites cut", "self-play"])
+def test_a_run_that_cannot_learn_says_why(flags, text, small, tmp_path, capsys):
+    """All rewards were equal in every step, and the run ended as if all were well."""
+    run(tmp_path, [*small, "--final-questions", "", *flags])
+    err = capsys.readouterr().err
+    assert err.count("three steps without a difference in rewards") == 1 and text in err
+
+
+def test_a_run_that_learns_says_nothing_of_it(small, tmp_path, capsys):
+    run(tmp_path, [*small, "--final-questions", ""])
+    assert "without a difference" not in capsys.readouterr().err
 
 
 def test_a_terminal_that_is_closed_is_a_reason_to_save(small, tmp_path):
