@@ -17,6 +17,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import sys
@@ -44,6 +45,7 @@ from sandbox import Sandbox, SandboxError, Status
 from tasks import Question, coder_messages, load_questions
 
 HERE = Path(__file__).resolve().parent
+VERSION = "0.1.0"  # pyproject.toml's
 
 
 # ---- settings ----
@@ -178,6 +180,8 @@ def parse_args(argv: Sequence[str] | None, description: str) -> tuple[dict, str]
         epilog="docs/metrics.md explains every name in metrics.jsonl.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.error = lambda text: parser.exit(2, f"codea1: {text}\nall flags: codea1 --help\n")
+    parser.add_argument("--version", action="version", version=f"codea1 {VERSION}")
     parser.add_argument("--resume", metavar="RUN", default="", help="a run's folder, to go on")
     for f in fields(Config):
         values, tiny = f"paper: {f.default!r}", PRESETS["tiny"].get(f.name, f.default)
@@ -309,6 +313,19 @@ def memory_bytes(n_coder: int, n_tester: int, width: int, offload: bool, referen
     larger, smaller = max(n_coder, n_tester), min(n_coder, n_tester)
     with_state = larger if offload else larger + smaller
     return (larger + smaller + references * larger) * width + with_state * state
+
+
+def check_folders(cfg: Config) -> None:
+    """ValueError for a model that is no folder; a name on the hub is told how to become one."""
+    for name in ["coder", "tester"][: 1 + cfg.has_tester]:
+        path = getattr(cfg, name)
+        text = f"{flag(name)} is {path!r}: there is no such folder"
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", path):
+            there = path.rpartition("/")[2]
+            text += (f"; if that is a model of the hub: huggingface-cli download {path} "
+                     f"--local-dir {there}, then {flag(name)} {there}")
+        if not os.path.isdir(path):
+            raise ValueError(text)
 
 
 def check_memory(cfg: Config) -> None:
@@ -689,8 +706,8 @@ def check_weights(role: str, policy: Policy, step: int) -> None:
 
 
 def diverged(role: str, step: int, why: str) -> FloatingPointError:
-    text = f"the {role} has diverged in step {step}: {why}; a new run with a lower learning rate may help"
-    return FloatingPointError(text)
+    return FloatingPointError(f"the {role} has diverged in step {step}: {why}; a new run with a "
+                              "lower learning rate may help")
 
 
 def sample_rows(
@@ -960,6 +977,7 @@ def open_run(given: dict, resume: str, stack: ExitStack) -> Run:
         torch.set_num_threads(cfg.threads)
     if given.get("tester") and not cfg.has_tester:
         say("--tester is not used: with --self-play or --reward golden there is the coder alone")
+    check_folders(cfg)
     check_memory(cfg)
     questions = usable_questions(cfg)
     cfg = check_config(cfg, len(questions))
@@ -1017,8 +1035,8 @@ def work(run: Run, train: Callable[[Run], None]) -> None:
 
 
 def main(argv: Sequence[str] | None, description: str, train: Callable[[Run], None]) -> int:
-    """Exit status: 0; 1 for a full disk or a role that diverged; 2 for a setting that cannot work; 130 after
-    Ctrl-C."""
+    """Exit status: 0; 1 for a full disk or a role that diverged; 2 for a setting that cannot work;
+    130 after Ctrl-C."""
     for name in ("stdout", "stderr"):  # None where they are closed
         setattr(sys, name, getattr(sys, name) or open(os.devnull, "w"))
     with ExitStack() as stack:

@@ -689,9 +689,31 @@ def test_every_setting_is_explained_by_help(capsys):
 
 
 def test_unknown_and_abbreviated_flags_are_refused(capsys):
-    for flag in ("--learning-rate=1", "--batch=4"):
-        with pytest.raises(SystemExit):
+    for flag in ("--learning-rate=1", "--batch=4", "--steps=many"):
+        with pytest.raises(SystemExit) as end:
             codea1.main([flag])
+        lines = capsys.readouterr().err.splitlines()
+        assert end.value.code == 2 and len(lines) == 2  # and not the whole usage
+        assert flag.partition("=")[0] in lines[0] and "codea1 --help" in lines[1]
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as end:
+        codea1.main(["--version"])
+    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
+    assert end.value.code == 0 and capsys.readouterr().out == f"codea1 {version}\n"
+
+
+@pytest.mark.parametrize("flag", ["--coder", "--tester"])
+def test_a_model_of_the_hub_is_told_how_to_become_a_folder(flag, small, tmp_path, capsys):
+    flags = [*small, "--preset", "tiny", "--out", str(tmp_path), flag]
+    assert codea1.main([*flags, "Qwen/Qwen2.5-Coder-1.5B"]) == 2
+    err = capsys.readouterr().err
+    download = "huggingface-cli download Qwen/Qwen2.5-Coder-1.5B --local-dir Qwen2.5-Coder-1.5B"
+    assert f"{download}, then {flag} Qwen2.5-Coder-1.5B" in err and err.count("\n") == 1
+    assert codea1.main([*flags, "/nowhere/at/all"]) == 2
+    err = capsys.readouterr().err
+    assert f"{flag} is '/nowhere/at/all': there is no such folder" in err and "huggingface" not in err
 
 
 def test_memory_sum_by_hand():
