@@ -407,7 +407,7 @@ def train(it: Run) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command line. Exit status: 0; 2 for a setting that cannot work; 130 after Ctrl-C."""
+    """The command line. Returns the exit status, as run.main explains it."""
     return run.main(argv, __doc__, train)
 
 

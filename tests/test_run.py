@@ -232,7 +232,7 @@ def test_a_question_whose_tests_are_not_understood_speaks_against_no_file(tmp_pa
 
 
 @pytest.mark.parametrize("flags, text", [
-    (["--coder-reply-limit", "1"], "programs are cut at --coder-reply-limit 1"),
+    (["--reward", "golden", "--coder-reply-limit", "1"], "programs are cut at --coder-reply-limit 1"),
     (["--prompt-style", "instruct", "--coder-prompt-limit", "999"], "--prompt-style instruct"),
     (["--tester-reply-limit", "2", "--programs", "2", "--temperature", "0.01"], "--tester-reply-limit 2"),
     (["--self-play", "--temperature", "0.01"], "no valid asserts"),
