@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
+from hashlib import sha256
 from itertools import chain, islice
 from pathlib import Path
 from statistics import stdev
@@ -37,7 +38,7 @@ from benchmarks import (
     open_box,
     program_of,
 )
-from model import Qwen2, Tokenizer, generate
+from model import TOKENIZER_FILES, Qwen2, Tokenizer, generate, read_json
 from sandbox import Sandbox, SandboxError, Status, Value
 from tasks import Question, Test
 
@@ -244,6 +245,44 @@ def evaluate_tester(
 # ---- what the commands share ----
 
 
+def digests(args: Namespace) -> dict[str, str]:
+    """Of every file that a command's figures depend on: the data, the samples, the models'."""
+    given = vars(args)
+    models = [given.get("model"), *given.get("coder", []), *given.get("tester", [])]
+    paths = [Path(given[name]) for name in ("data", "samples") if given.get(name)]
+    for folder in map(Path, filter(None, models)):
+        names = "config.json", "generation_config.json", *TOKENIZER_FILES
+        paths += [folder / name for name in names if (folder / name).exists()]
+        paths += sorted(folder.glob("*.safetensors*"))
+    found = {}
+    for path in paths:
+        digest = sha256()
+        with open(path, "rb") as file:
+            while chunk := file.read(1 << 24):
+                digest.update(chunk)
+        found[f"contents of {path}"] = digest.hexdigest()
+    return found
+
+
+def keep_settings(folder: Path, args: Namespace) -> None:
+    """Write a folder's settings.json; ValueError names what is not as it was when it was begun."""
+    if "digests" not in args:  # once a command: a model of 7B takes half a minute
+        args.digests = digests(args)
+    free = "run", "out", "workers", "device", "digests"  # no result depends on the first four
+    settings = {name: value for name, value in vars(args).items() if name not in free}
+    settings |= args.digests
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "settings.json"
+    known = read_json(path) if path.exists() else settings
+    names = [name for name in known | settings if known.get(name) != settings.get(name)]
+    if names:
+        raise ValueError(
+            f"{folder} was begun with other settings ({', '.join(names)}): give another --out, or "
+            "remove the folder"
+        )
+    path.write_text(json.dumps(settings, indent=2))
+
+
 def journal(
     folder: Path, args: Namespace, tasks: Sequence[Task], batch: int,
     work: Callable[[int, Sequence[Task]], list[dict]], shown: Sequence[str],
@@ -251,15 +290,8 @@ def journal(
     """A record for every task, one JSON line each: work(seed, tasks of a batch) makes them. Started
     again, a command goes on behind the last complete line, in the same batches: it ends with the
     records of an uninterrupted one."""
-    free = "run", "out", "workers", "device"  # no result depends on them
-    settings = {name: value for name, value in vars(args).items() if name not in free}
-    folder.mkdir(parents=True, exist_ok=True)
-    path, known = folder / "tasks.jsonl", folder / "settings.json"
-    if known.exists() and json.loads(known.read_text()) != settings:
-        raise ValueError(
-            f"{folder} holds a run with other settings ({known}): give another --out, or remove it"
-        )
-    known.write_text(json.dumps(settings, indent=2))
+    keep_settings(folder, args)
+    path = folder / "tasks.jsonl"
     text = path.read_text() if path.exists() else ""
     text = text[: text.rfind("\n") + 1]  # without a line that was cut
     path.write_text(text)

@@ -151,6 +151,11 @@ GUARDS = [
         ("tests/test_benchmarks.py::test_values_that_are_too_large_together_are_compared_all_the_same",),
     ),
     Guard(
+        "eval: other contents are no old figures", "eval.py", "    settings |= args.digests\n", "",
+        ("tests/test_eval.py::test_another_file_under_the_same_name_is_never_answered_from_the_old_journal",
+         "tests/test_eval.py::test_other_weights_in_the_same_folder_are_never_answered_from_the_old_journal"),
+    ),
+    Guard(
         "a task that has only a script is not judged by nothing", "benchmarks.py",
         "if not t.only_script and all(", "if all(",
         ("tests/test_eval.py::test_a_file_of_scripts_alone_is_refused_with_what_to_use",),

@@ -195,6 +195,42 @@ def test_an_interrupted_run_goes_on_and_ends_as_an_uninterrupted_one(tmp_path, w
         evaluation.main([*argv, str(cut), "--seed", "1"])
 
 
+@pytest.mark.parametrize("which", ["samples.jsonl", "data.jsonl"])
+def test_another_file_under_the_same_name_is_never_answered_from_the_old_journal(tmp_path, write, which):
+    """Right programs got the figures of the wrong ones that the file had held before."""
+    wrong = {"task_id": "Mbpp/3", "solution": "def double(x):\n    return None\n"}
+    argv = ["--data", write("data.jsonl", [DOUBLE]), "--samples", write("samples.jsonl", [wrong])]
+    argv = ["code", *argv, "--out", str(tmp_path / "out")]
+    assert run(tmp_path, *argv)["plus"]["avg"] == run(tmp_path, *argv)["plus"]["avg"] == 0.0
+    right = {"samples.jsonl": wrong | {"solution": DOUBLE["canonical_solution"]},
+             "data.jsonl": DOUBLE | {"canonical_solution": wrong["solution"]}}
+    write(which, [right[which]])
+    with pytest.raises(SystemExit, match=f"contents of .*{which}.*give another --out, or remove the folder"):
+        run(tmp_path, *argv)
+    argv[-1] = str(tmp_path / "new" / "out")
+    assert run(tmp_path / "new", *argv)["plus"]["avg"] == 100.0
+
+
+@pytest.mark.parametrize("file", ["model-00001-of-00002.safetensors", "tokenizer.json", "config.json"])
+@pytest.mark.parametrize("command", ["code --model", "tests --model", "best-of --tester t --coder",
+                                     "best-of --coder c --tester"])
+def test_other_weights_in_the_same_folder_are_never_answered_from_the_old_journal(
+    tmp_path, write, models, command, file
+):
+    """The figures of a model that was trained on came from the model that had lain there before."""
+    models(lambda chat, seed: "assert double(1) == 2")
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / file).write_bytes(b"one")
+    argv = [*command.split(), str(model), "--data", write("data.jsonl", [DOUBLE]), "--out", str(tmp_path / "out")]
+    run(tmp_path, *argv)
+    (model / "notes.md").write_text("decides nothing")
+    run(tmp_path, *argv)
+    (model / file).write_bytes(b"two")
+    with pytest.raises(SystemExit, match=f"contents of .*model/{file}"):
+        run(tmp_path, *argv)
+
+
 def test_a_program_that_sleeps_past_the_wall_limit_fails(tmp_path, write):
     slow = "import time\ndef double(x):\n    time.sleep(5 if x == 2 else 0)\n    return 2 * x\n"
     samples = write("s.jsonl", [{"task_id": "Mbpp/3", "solution": slow}])
