@@ -9,6 +9,7 @@ which could forge a pass. It is for evaluation only, never for rewards.
 import ast
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tasks as data
-from asserts import Opaque
+from asserts import Opaque, parse_assert
 from sandbox import Sandbox, Status, Value, data_call
 from tasks import Question
 
@@ -209,8 +210,8 @@ def load_tasks(path: str, limit: int | None = None) -> list[Task]:
 
 def load_judged(path: str, limit: int | None = None) -> tuple[list[Task], int]:
     """The tasks of `load_tasks` that can be judged here, and the number of the others: they need
-    libraries that are not installed, or have only a script. ValueError if none is left, or if the
-    file mixes kinds of tasks."""
+    libraries that are not installed, or have no assert that is understood. ValueError if none is
+    left, or if the file mixes kinds of tasks."""
     tasks = load_tasks(path, limit)
     found = [t for t in tasks if not t.only_script and all(map(find_spec, t.libraries))]
     if not found and tasks[0].only_script:
@@ -222,6 +223,11 @@ def load_judged(path: str, limit: int | None = None) -> tuple[list[Task], int]:
         raise ValueError(f"{path}: the libraries that its tasks need are not installed")
     if len({task.kind for task in found}) > 1:
         raise ValueError(f"{path} mixes tasks of several benchmarks: give each a file of its own")
+    if found[0].kind == "asserts":
+        kept = {q.id: q for q in understood(path, [task.question for task in found])}
+        found = [replace(t, question=kept[t.question.id]) for t in found if t.question.id in kept]
+    if not found:
+        raise ValueError(f"{path} has no question with golden tests that are understood")
     return found, len(tasks) - len(found)
 
 
@@ -436,15 +442,35 @@ def program_of(task: Task, reply: str) -> str:
 # ---- verdicts ----
 
 
+def understood(path: str, questions: Sequence[Question]) -> list[Question]:
+    """The questions of a file with those golden asserts that are understood, those with none left
+    out; aloud. No program passes an assert that is not: it would be a failure of every model."""
+    found, lost = [], 0
+    for question in questions:
+        own, hidden = question.golden, question.hidden
+        kept = tuple(text for text in own if parse_assert(text, question.entry_point))
+        lost += len(own) - len(kept)
+        if kept and hidden:
+            found.append(replace(question, hidden=replace(hidden, golden=kept)))
+        elif kept:
+            found.append(replace(question, tests=kept))
+    if skipped := len(questions) - len(found):
+        text = f"{skipped} of {len(questions)} questions have no golden tests"
+        print(f"{path}: {text} that are understood, and are skipped", file=sys.stderr)
+    if lost:
+        text = f"{path}: {lost} golden tests are of a form that is not understood, and left out"
+        print(text, file=sys.stderr)
+    return found
+
+
 def golden(pairs: Sequence[tuple[Question, str]], box: Sandbox) -> list[bool]:
     """Whether each program loads and passes every hidden assert of its question, or where there is
     nothing hidden, every test. Equal programs for a question run once."""
     jobs = {}
     for question, program in pairs:
-        asserts = question.hidden.golden if question.hidden else question.tests
-        if not asserts:
+        if not question.golden:
             raise ValueError(f"question {question.id} has no tests to score a program with")
-        jobs[question.id, program] = program, question.entry_point, asserts
+        jobs[question.id, program] = program, question.entry_point, question.golden
     verdicts = dict(zip(jobs, box.judge(jobs.values()), strict=True))
     found = [verdicts[question.id, program] for question, program in pairs]
     return [verdict.loads and set(verdict.statuses) == {Status.PASS} for verdict in found]

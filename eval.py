@@ -361,7 +361,7 @@ def ask_programs(
     model: str, tasks: Sequence[Task], judge: Judge, args: Namespace, folder: Path
 ) -> list[dict]:
     """Per task its programs under "solutions", for each column whether each passes, and "runs":
-    False where the reference fails too, as it needs what the sandbox refuses."""
+    False where the reference fails too: it is wrong, or needs what the sandbox refuses."""
     given = read_samples(args.samples, tasks) if getattr(args, "samples", None) else {}
     batch = max(args.batch, 64) if given else args.batch  # judged together: few wait at its end
 
@@ -375,14 +375,15 @@ def ask_programs(
 
     def work(seed: int, part: Sequence[Task]) -> list[dict]:
         groups, jobs, rows = write(seed, part), [], []
+        # EvalPlus' references are not run: they define what is right.
         for task, group in zip(part, groups, strict=True):
-            own = [task.question.reference] if task.kind == "unittest" else []
+            own = [] if task.kind == "plus" else [task.question.reference]
             jobs += [(task, program) for program in group + own]
         verdicts = iter(judge(jobs))
         for task, group in zip(part, groups, strict=True):
             found = list(islice(verdicts, len(group)))
             columns = {name: [verdict[name] for verdict in found] for name in judge.columns}
-            runs = task.kind != "unittest" or next(verdicts)["pass"]
+            runs = task.kind == "plus" or next(verdicts)["pass"]
             rows.append({"solutions": group, **columns, "runs": runs})
         return rows
 
@@ -413,6 +414,18 @@ def ask_suites(
     return found
 
 
+def sound(tasks: Sequence[Task], rows: list[dict]) -> tuple[list[Task], list[dict], int]:
+    """The tasks whose reference passes, their records, and the number of the others; aloud."""
+    kept = [task for task, row in zip(tasks, rows, strict=True) if row["runs"]]
+    failing = len(tasks) - len(kept)
+    if not kept:
+        raise ValueError("no task is left: the references of all fail their own tests here")
+    if failing:
+        text = f"{failing} of {len(tasks)} tasks are skipped: their references fail here"
+        print(text, file=sys.stderr)
+    return kept, [row for row in rows if row["runs"]], failing
+
+
 # ---- commands ----
 
 
@@ -421,7 +434,7 @@ def run_code(args: Namespace) -> None:
 
     Writes OUT/samples.jsonl, which evalplus.evaluate reads; OUT/tasks.jsonl with the verdicts;
     OUT/results.json. Tasks whose libraries are not installed, whose reference fails here, or which
-    have only a script, are skipped and counted.
+    have no assert that is understood, are skipped and counted.
     """
     started = time.monotonic()
     tasks, skipped = load_judged(args.data, args.limit)
@@ -432,17 +445,14 @@ def run_code(args: Namespace) -> None:
         for row in rows:
             for text in row["solutions"]:
                 file.write(json.dumps({"task_id": row["task_id"], "solution": text}) + "\n")
-    rows = [row for row in rows if row["runs"]]
-    if not rows:
-        raise ValueError("no task is left: the references of all need what the sandbox refuses")
+    tasks, rows, failing = sound(tasks, rows)
     n = min(len(row["solutions"]) for row in rows)
     scores = {column: {"avg": percent_of(rows, column)} for column in judge.columns}
     for column, score in scores.items():
         passed = [row[column] for row in rows]
         for k in range(1, n + 1):
             score[f"pass@{k}"] = percent(pass_at_k(len(v), sum(v), k) for v in passed)
-    skipped += len(tasks) - len(rows)
-    finish(args, started, tasks=len(rows), skipped=skipped, n=n, **scores)
+    finish(args, started, tasks=len(tasks), skipped=skipped + failing, n=n, **scores)
 
 
 def run_tests(args: Namespace) -> None:
@@ -520,20 +530,22 @@ def run_best_of(args: Namespace) -> None:
     Reports the first sample, the chosen one and the oracle (pass@n), for every pair of a coder and
     a tester.
     """
-    started, (tasks, _) = time.monotonic(), load_judged(args.data, args.limit)
+    started, (tasks, skipped) = time.monotonic(), load_judged(args.data, args.limit)
     pairs, names = {}, ("first", "best", "oracle")
     with open_box(tasks[0].kind, args.workers) as box:
         judge = Judge(tasks, box)
         for i, coder in enumerate(args.coder):
             rows = ask_programs(coder, tasks, judge, args, Path(args.out) / f"coder{i}")
+            left, rows, failing = sound(tasks, rows)
             programs = {row["task_id"]: row for row in rows}
             for j, tester in enumerate(args.tester):
                 work = partial(pick_programs, args, box, programs, judge.columns[-1], tester)
                 folder = Path(args.out) / f"pair{i}{j}"
-                found = journal(folder, args, tasks, args.batch, work, names)
+                found = journal(folder, args, left, args.batch, work, names)
                 pairs[f"{coder} + {tester}"] = {name: percent_of(found, name) for name in names}
     rule = "cure" if args.cure else "agreement"
-    finish(args, started, tasks=len(tasks), n=args.n, rule=rule, pairs=pairs)
+    skipped += failing
+    finish(args, started, tasks=len(left), skipped=skipped, n=args.n, rule=rule, pairs=pairs)
 
 
 def pick_programs(

@@ -36,6 +36,7 @@ import torch
 from tqdm import tqdm
 
 from asserts import parse_assert
+from benchmarks import understood
 from eval import evaluate_coder, evaluate_tester
 from grpo import Policy
 from mistake_book import MistakeBook
@@ -491,12 +492,9 @@ def check_references(cfg: Config, questions: list[Question], box: Sandbox) -> No
 
 
 def evaluation_questions(path: str) -> list[Question]:
-    """The questions of a file that have golden tests; the others are counted aloud."""
-    questions = load_questions(path) if path else []
-    golden = [q for q in questions if (q.hidden.golden if q.hidden else q.tests)]
-    if skipped := len(questions) - len(golden):
-        say(f"{path}: {skipped} of {len(questions)} questions have no golden tests and are skipped")
-    if questions and not golden:
+    """The questions of a file that have golden tests which are understood."""
+    golden = understood(path, load_questions(path)) if path else []
+    if path and not golden:
         raise ValueError(f"{path} has no question with golden tests: it cannot be evaluated on")
     return golden
 

@@ -40,6 +40,11 @@ class Question:
     tests: tuple[str, ...]
     hidden: Hidden | None = None
 
+    @property
+    def golden(self) -> tuple[str, ...]:
+        """The asserts that an evaluation scores programs with."""
+        return self.hidden.golden if self.hidden else self.tests
+
 
 # ---- blocks of a reply ----
 PYTHON = {"", "python", "py", "python3", "py3"}

@@ -156,6 +156,17 @@ GUARDS = [
          "tests/test_eval.py::test_other_weights_in_the_same_folder_are_never_answered_from_the_old_journal"),
     ),
     Guard(
+        "eval: an assert that is not understood fails no program", "benchmarks.py",
+        " if parse_assert(text, question.entry_point))", ")",
+        ("tests/test_eval.py::test_asserts_that_are_not_understood_fail_no_program",),
+    ),
+    Guard(
+        "eval: a task whose reference fails is no failure of a model", "eval.py",
+        'or next(verdicts)["pass"]', "or bool(next(verdicts))",
+        ("tests/test_eval.py::test_a_question_whose_reference_fails_its_own_asserts_is_skipped",
+         "tests/test_eval.py::test_a_bigcodebench_task_that_needs_what_the_sandbox_refuses_is_skipped"),
+    ),
+    Guard(
         "a task that has only a script is not judged by nothing", "benchmarks.py",
         "if not t.only_script and all(", "if all(",
         ("tests/test_eval.py::test_a_file_of_scripts_alone_is_refused_with_what_to_use",),

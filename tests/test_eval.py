@@ -346,6 +346,47 @@ def test_ties_go_to_the_largest_agreement_then_to_the_shortest():
     assert evaluation.pick_best(["aaaa", "bbb"], [], [[], []]) == 1
 
 
+OWN = {"id": "own", "prompt": "Double x.", "entry_point": "double",
+       "reference": "def double(x):\n    return 2 * x\n", "tests": ["assert double(1) == 2"]}
+ODD = ["assert double(1) != 3", "assert double(1) < 9", "assert double(1) in (2, 3)",
+       "assert isinstance(double(1), int)"]
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_asserts_that_are_not_understood_fail_no_program(tmp_path, write, models, capsys, hidden):
+    """One `!=` made every program fail its question: 0.0 for all models, and nothing was said."""
+
+    def question(name, asserts):
+        golden = {"golden": asserts, "mutants": [], "family": "f", "split": "heldout"}
+        return OWN | {"id": name} | ({"hidden": golden} if hidden else {"tests": asserts})
+
+    rows = [question("mixed", [*ODD, *OWN["tests"]]), question("odd", ODD)]
+    models(lambda chat, seed: ["def double(x):\n    return 2 * x\n", "def double(x):\n    return x\n"][seed % 2])
+    argv = ["--data", write("q.jsonl", rows), "--model", "m", "-n", "2", "--out", str(tmp_path / "out")]
+    result = run(tmp_path, "code", *argv)
+    assert (result["tasks"], result["skipped"], result["pass"]["avg"]) == (1, 1, 50.0)
+    said = capsys.readouterr().err
+    assert "8 golden tests are of a form that is not understood" in said
+    assert "1 of 2 questions have no golden tests that are understood" in said
+    with pytest.raises(SystemExit, match="no question with golden tests that are understood"):
+        evaluation.main(["code", "--data", write("odd.jsonl", rows[1:]), *argv[2:]])
+
+
+@pytest.mark.parametrize("command", ["code --model m", "best-of --coder c --tester t"])
+def test_a_question_whose_reference_fails_its_own_asserts_is_skipped(tmp_path, write, models, capsys, command):
+    """No right program passes a wrong assert: counted, it takes the same from every model."""
+    models(lambda chat, seed: "def double(x):\n    return 2 * x\n")
+    wrong = OWN | {"id": "wrong", "tests": ["assert double(1) == 3"]}
+    argv = [*command.split(), "-n", "1", "--out", str(tmp_path / "out"), "--data"]
+    result = run(tmp_path, *argv, write("q.jsonl", [wrong, OWN]))
+    rates = result.get("pass", {}).get("avg") or result["pairs"]["c + t"]["first"]
+    assert (result["tasks"], result["skipped"], rates) == (1, 1, 100.0)
+    assert "1 of 2 tasks are skipped: their references fail" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "out")
+    with pytest.raises(SystemExit, match="no task is left"):
+        evaluation.main([*argv, write("w.jsonl", [wrong])])
+
+
 def test_best_of_reports_every_pair(tmp_path, write, models):
     def reply(chat, seed):
         if "assert" in chat[0]["content"]:

@@ -533,6 +533,10 @@ def test_questions_without_golden_tests_are_not_evaluated_on(tmp_path, capsys):
     save_questions(tmp_path / "mixed.jsonl", [*bare, *full])
     assert runs.evaluation_questions(str(tmp_path / "mixed.jsonl")) == full
     assert "3 of 5 questions have no golden tests" in capsys.readouterr().err
+    odd = replace(full[0].hidden, golden=(*full[0].golden, f"assert {full[0].entry_point}([1]) != 2"))
+    save_questions(tmp_path / "odd.jsonl", [replace(full[0], hidden=odd)])
+    assert runs.evaluation_questions(str(tmp_path / "odd.jsonl")) == full[:1]
+    assert "1 golden tests are of a form that is not understood" in capsys.readouterr().err
     save_questions(tmp_path / "bare.jsonl", bare)
     assert codea1.main([*SMALL, "--eval-questions", str(tmp_path / "bare.jsonl"), "--out", str(tmp_path)]) == 2
     assert "has no question with golden tests" in capsys.readouterr().err
