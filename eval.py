@@ -9,6 +9,8 @@ Run:  python eval.py --help
 
 import json
 import math
+import os
+import re
 import sys
 import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
@@ -531,6 +533,7 @@ def run_best_of(args: Namespace) -> None:
     a tester.
     """
     started, (tasks, skipped) = time.monotonic(), load_judged(args.data, args.limit)
+    keep_settings(Path(args.out), args)
     pairs, names = {}, ("first", "best", "oracle")
     with open_box(tasks[0].kind, args.workers) as box:
         judge = Judge(tasks, box)
@@ -578,6 +581,7 @@ def run_export(args: Namespace) -> None:
     become the question's tests. Questions without a valid one are left out.
     """
     questions, kept = [task.question for task in load_tasks(args.data, args.limit)], []
+    written = 0
     Path(args.out).parent.mkdir(parents=True, exist_ok=True)
     open(args.out, "ab").close()  # one that cannot be written is an error now, not after hours
     with Sandbox(args.workers) as box:
@@ -585,9 +589,18 @@ def run_export(args: Namespace) -> None:
             part = questions[start : start + args.batch]
             asked = [ask_suites(tester, part, args, start) for tester in args.tester]
             suites = [[suite for suite, _ in group] for group in zip(*asked, strict=True)]
+            written += sum(len(list(filter(None, suite))) for group in suites for suite in group)
             for question, checked in zip(part, check_tests(part, suites, box), strict=True):
                 tests = tuple(dict.fromkeys(test.source for test in checked.valid.values()))
                 kept += [replace(question, tests=tests)] if tests else []
+    if not kept:
+        if not os.path.getsize(args.out):
+            os.remove(args.out)
+        raise ValueError(
+            f"nothing to export to {args.out}: the replies to {len(questions)} questions hold "
+            f"{written} asserts that are understood, and the ground truth has a value for none; "
+            "check the model and --prompt-style"
+        )
     data.save_questions(args.out, kept)
     count = sum(len(question.tests) for question in kept)
     print(f"{count} tests of {len(kept)} of {len(questions)} questions in {args.out}")
@@ -630,7 +643,7 @@ COMMON = {
     "--dtype": dict(default="float32", choices=["float32", "bfloat16"]),
 }
 OWN = {
-    "--out": dict(default="runs/eval", help="folder; an unfinished run in it is gone on with"),
+    "--out": dict(help="folder; an unfinished run in it is gone on with (default: runs/eval/...)"),
     "--out FILE": dict(required=True, help="the questions file to be written: .jsonl, .jsonl.gz"),
     "--asserts": dict(type=positive, default=5, help="k, the asserts of a suite (default 5)"),
     "--black-box": dict(action="store_true", help="hide the function under test"),
@@ -651,10 +664,19 @@ COMMANDS = {
 }
 
 
+def default_out(args: Namespace) -> str:
+    """A folder for each command and what it scores: runs/eval/best-of-models-coder-models-tester"""
+    given = vars(args)
+    scored = given.get("samples") or given.get("model") or ""
+    paths = [scored, *given.get("coder", []), *given.get("tester", [])]
+    names = [re.sub(r"[^\w.]+", "-", os.path.normpath(path)).strip("-.") for path in paths if path]
+    return f"runs/eval/{'-'.join([args.command, *names])[:200]}"
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     raw = RawDescriptionHelpFormatter
     parser = ArgumentParser(prog="eval.py", description=HELP, formatter_class=raw)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     for name, (run, own) in COMMANDS.items():
         about = run.__doc__.split("\n\n")[0]
         sub = commands.add_parser(name, help=about, description=run.__doc__)
@@ -662,6 +684,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             sub.add_argument(option.split()[0], **how)
         sub.set_defaults(run=run)
     args = parser.parse_args(argv)
+    args.out = args.out or default_out(args)
     try:
         args.run(args)
     except (ValueError, OSError, SandboxError) as error:

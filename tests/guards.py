@@ -167,6 +167,15 @@ GUARDS = [
          "tests/test_eval.py::test_a_bigcodebench_task_that_needs_what_the_sandbox_refuses_is_skipped"),
     ),
     Guard(
+        "eval: an export of nothing is an error", "eval.py", "    if not kept:\n        if not os", "    if False:\n        if not os",
+        ("tests/test_eval.py::test_an_export_of_nothing_is_an_error_and_says_why",),
+    ),
+    Guard(
+        "eval: each command and model has a folder of its own", "eval.py",
+        "{'-'.join([args.command, *names])[:200]}", "x",
+        ("tests/test_eval.py::test_commands_do_not_meet_in_one_folder",),
+    ),
+    Guard(
         "a task that has only a script is not judged by nothing", "benchmarks.py",
         "if not t.only_script and all(", "if all(",
         ("tests/test_eval.py::test_a_file_of_scripts_alone_is_refused_with_what_to_use",),

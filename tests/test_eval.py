@@ -409,6 +409,39 @@ def test_exported_tests_carry_the_ground_truths_values(tmp_path, write, models):
     assert question.tests == ("assert double(1) == 2", "assert double(2) == 4")
 
 
+@pytest.mark.parametrize(("reply", "count"), [("I cannot.", 0), ("assert double(None) == 1", 1)])
+def test_an_export_of_nothing_is_an_error_and_says_why(tmp_path, write, models, reply, count):
+    """It wrote an empty file and ended with 0: the training that was to follow failed instead."""
+    models(lambda chat, seed: reply)
+    argv = ["export-tests", "--data", write("d.jsonl", [DOUBLE]), "--tester", "t", "--out"]
+    with pytest.raises(SystemExit, match=f"replies to 1 questions hold {count} asserts"):
+        evaluation.main([*argv, str(tmp_path / "out.jsonl")])
+    assert not (tmp_path / "out.jsonl").exists()
+    kept = write("kept.jsonl", [OWN])
+    with pytest.raises(SystemExit, match="nothing to export"):
+        evaluation.main([*argv, kept])
+    assert len(load_questions(kept)) == 1
+
+
+def test_commands_do_not_meet_in_one_folder(tmp_path, write, models, monkeypatch):
+    """`tests` refused the folder of `code`, and `best-of` wrote over its results."""
+    monkeypatch.chdir(tmp_path)
+    models(lambda chat, seed: "assert double(1) == 2")
+    write("s.jsonl", [{"task_id": "Mbpp/3", "solution": ONLY_BASE}])
+    rest = ["--data", write("d.jsonl", [DOUBLE]), "--workers", "2"]
+    commands = ["code --model m/a", "code --model n/a", "tests --model m/a", "best-of --coder m/a --tester m/a",
+                "best-of --coder m/a --tester n/a", "code --samples s.jsonl"]
+    for command in commands:
+        evaluation.main([*command.split(), *rest])
+    assert len(list((tmp_path / "runs/eval").glob("*/results.json"))) == len(commands)
+    assert (tmp_path / "runs/eval/code-m-a/results.json").exists()
+    old = (tmp_path / "runs/eval/code-m-a/results.json").read_text()
+    for command in commands[2:4]:
+        with pytest.raises(SystemExit, match="other settings .*command.* give another --out"):
+            evaluation.main([*command.split(), *rest, "--out", "runs/eval/code-m-a"])
+    assert (tmp_path / "runs/eval/code-m-a/results.json").read_text() == old
+
+
 def test_where_exported_tests_go_is_settled_before_they_are_sampled(tmp_path, write, models, capsys):
     """Found out at the end, it costs all that was sampled."""
     asked = []
