@@ -14,10 +14,12 @@ C cache columns.
 """
 
 import copy
+import gzip
 import json
 import math
 import re
 import shutil
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
@@ -26,12 +28,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+LFS = "version https://git-lfs"  # how the pointers begin that a clone without git-LFS has
 # All that this file implements.
 ONLY = {"model_type": "qwen2", "hidden_act": "silu", "use_sliding_window": False,
         "attention_dropout": 0.0, "partial_rotary_factor": 1.0}
@@ -247,10 +250,41 @@ class Qwen2(nn.Module):
         save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
 
 
+def broken(path: str | Path, error: object) -> ValueError:
+    """What to say of a file that could not be read."""
+    with open(path, "rb") as file:
+        if file.read(len(LFS)) == LFS.encode():
+            return ValueError(f"{path} is a git-LFS pointer, not the file: run `git lfs pull`")
+    return ValueError(f"{path} is damaged or cut ({error}): fetch or write it again")
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a UTF-8 file, unpacked if its name ends in .gz, without a byte-order mark.
+
+    ValueError says what is wrong with the file; OSError if there is none.
+    """
+    raw = Path(path).read_bytes()
+    try:
+        text = (gzip.decompress(raw) if str(path).endswith(".gz") else raw).decode("utf-8-sig")
+    except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
+        raise broken(path, error) from error
+    if text.startswith(LFS):
+        raise broken(path, "")
+    return text
+
+
 def read_json(path: Path) -> dict:
+    """A file's JSON object. ValueError names the file and what is wrong with it."""
     if not path.exists():
         raise ValueError(f"{path} is missing: a checkpoint folder in Hugging Face layout has one")
-    return json.loads(path.read_text(encoding="utf-8"))
+    text = read_text(path)
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise broken(path, error) from error
+    if type(found) is not dict:
+        raise broken(path, "no JSON object")
+    return found
 
 
 def read_weights(path: Path, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
@@ -258,13 +292,16 @@ def read_weights(path: Path, dtype: torch.dtype, device: str) -> dict[str, Tenso
     found, shards = {}, {"model.safetensors"}
     if not (path / "model.safetensors").exists():
         index = read_json(path / "model.safetensors.index.json")
-        shards = set(index["weight_map"].values())
+        shards = set(index.get("weight_map", {}).values())
     for shard in shards:
         if not (path / shard).exists():
             raise ValueError(f"{path / shard} is missing, yet the index names it")
-        with safe_open(path / shard, framework="pt", device=str(device)) as file:
-            for name in file.keys():
-                found[name] = file.get_tensor(name).to(dtype, copy=True)
+        try:
+            with safe_open(path / shard, framework="pt", device=str(device)) as file:
+                for name in file.keys():
+                    found[name] = file.get_tensor(name).to(dtype, copy=True)
+        except SafetensorError as error:
+            raise broken(path / shard, error) from error
     return found
 
 
@@ -280,13 +317,16 @@ class Tokenizer:
     def __init__(self, path: Path):
         raw, self.path = read_json(path / "tokenizer.json"), path
         control = {}
-        for added in raw["added_tokens"]:  # some tokenizers add runs of spaces: ordinary text
+        for added in raw.get("added_tokens", []):  # some tokenizers add runs of spaces: ordinary text
             added["special"] = added["special"] or bool(re.fullmatch(r"<.+>", added["content"]))
             if added["special"]:
                 control[added["content"]] = added["id"]
         if not {"<|im_start|>", "<|im_end|>"} <= set(control):
             raise ValueError(f"{path}: the tokenizer lacks <|im_start|> or <|im_end|> of ChatML")
-        self.fast = FastTokenizer.from_str(json.dumps(raw))
+        try:
+            self.fast = FastTokenizer.from_str(json.dumps(raw))
+        except Exception as error:  # the library has no narrower type
+            raise broken(path / "tokenizer.json", error) from error
         self.fast.encode_special_tokens = True  # as the characters they are
         self.control_ids = frozenset(control.values())
         self.start, self.end = control["<|im_start|>"], control["<|im_end|>"]

@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from asserts import FAULTS, Test, equal, holds, parse_assert, parse_python, read_tests  # noqa: F401
+from model import read_text
 
 
 @dataclass(frozen=True)
@@ -235,20 +236,25 @@ def load_questions(path: str) -> list[Question]:
 
 def load_records(path: str) -> list[tuple[Question, dict[str, Any]]]:
     """`load_questions`, each question with its record in the file."""
-    place, records = str(path), {}
-    opener = gzip.open if place.endswith(".gz") else open
+    text, place, number, records = read_text(path), str(path), 1, {}
+    at_once = place.removesuffix(".gz").endswith(".json")
     try:
-        with opener(path, "rt", encoding="utf-8-sig") as file:
-            rows = json.load(file) if place.removesuffix(".gz").endswith(".json") else list(file)
+        rows = json.loads(text) if at_once else text.split("\n")
+        if type(rows) is not list:
+            raise TypeError("it holds no list of questions")
         for number, row in enumerate(rows, start=1):
             place = f"{path}, record {number}"
-            if not isinstance(row, str) or row.strip():
-                record = json.loads(row) if isinstance(row, str) else row
+            if at_once or row.strip():
+                record = row if at_once else json.loads(row)
                 question = _question(record)
                 if question.id in records:
                     raise ValueError(f"the id {question.id!r} is there twice")
                 records[question.id] = question, record
-    except (ValueError, TypeError, KeyError) as error:
+    except json.JSONDecodeError as error:
+        line = error.lineno if at_once else number
+        reason = f"line {line} is no JSON ({error.msg}, column {error.colno})"
+        raise ValueError(f"{place}: {reason}: fetch or write the file again") from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         reason = f"the field {error} is missing" if isinstance(error, KeyError) else error
         raise ValueError(f"{place}: {reason}") from error
     if not records:
@@ -258,6 +264,8 @@ def load_records(path: str) -> list[tuple[Question, dict[str, Any]]]:
 
 def _question(row: dict[str, Any]) -> Question:
     hidden = None
+    if type(row) is not dict:
+        raise TypeError(f"a question is a JSON object, not {row!r:.40}")
     if "func_name" in row:
         fields = str(row["task_id"]), row["prompt"], row["func_name"], row["code"], []
     elif "task_id" in row:

@@ -176,6 +176,20 @@ GUARDS = [
         ("tests/test_eval.py::test_commands_do_not_meet_in_one_folder",),
     ),
     Guard(
+        "files: a pointer of git-LFS is called one", "model.py",
+        "        if file.read(len(LFS)) == LFS.encode():", "        if False:",
+        ("tests/test_model.py::test_a_broken_file_of_a_checkpoint_is_named_in_one_line",
+         "tests/test_eval.py::test_a_broken_file_is_one_line_that_names_it"),
+    ),
+    Guard(
+        "files: cut weights are no traceback", "model.py", "except SafetensorError as", "except KeyError as",
+        ("tests/test_model.py::test_a_broken_file_of_a_checkpoint_is_named_in_one_line",),
+    ),
+    Guard(
+        "files: a question is an object", "tasks.py", "    if type(row) is not dict:", "    if False:",
+        ("tests/test_tasks.py::test_a_bad_file_is_refused_with_its_name_and_the_place",),
+    ),
+    Guard(
         "a task that has only a script is not judged by nothing", "benchmarks.py",
         "if not t.only_script and all(", "if all(",
         ("tests/test_eval.py::test_a_file_of_scripts_alone_is_refused_with_what_to_use",),

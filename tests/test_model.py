@@ -404,6 +404,50 @@ def test_shards_are_read_and_a_missing_one_is_named(tmp_path):
         Qwen2.from_pretrained(tmp_path)
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n"
+BREAKS = {  # -> what is left of the bytes, what is said
+    "cut": (lambda raw: raw[:-7], "is damaged or cut .*: fetch or write it again"),
+    "cut near its start": (lambda raw: raw[:11], "is damaged or cut"),
+    "empty": (lambda raw: b"", "is damaged or cut"),
+    "no text": (lambda raw: b"\xff" + raw, "is damaged or cut"),
+    "pointer": (lambda raw: POINTER, "is a git-LFS pointer, .*run `git lfs pull`")}
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "model.safetensors.index.json", "config.json",
+                                  "generation_config.json", "tokenizer.json",
+                                  "tokenizer_config.json"])
+@pytest.mark.parametrize("how", BREAKS)
+def test_a_broken_file_of_a_checkpoint_is_named_in_one_line(tmp_path, file, how):
+    """Seen: a traceback of the library for cut weights, "line 1 column 1 (char 0)" for a pointer."""
+    change, words = BREAKS[how]
+    write_checkpoint(write_tokenizer(tmp_path))
+    if file == "model.safetensors.index.json":
+        (tmp_path / "model.safetensors").rename(tmp_path / "model-1.safetensors")
+        (tmp_path / file).write_text(json.dumps({"weight_map": {"lm_head": "model-1.safetensors"}}))
+    Qwen2.from_pretrained(tmp_path), Tokenizer.from_pretrained(tmp_path)  # as it is it can be read
+    (tmp_path / file).write_bytes(change((tmp_path / file).read_bytes()))
+    with pytest.raises(ValueError, match=f"{file} {words}") as error:
+        Qwen2.from_pretrained(tmp_path)
+        Tokenizer.from_pretrained(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("raw", ["[]", "3", '{"added_tokens": [], "model": 3}'])
+def test_json_of_another_kind_is_no_checkpoint(tmp_path, raw):
+    write_checkpoint(write_tokenizer(tmp_path))
+    (tmp_path / "tokenizer.json").write_text(raw)
+    with pytest.raises(ValueError, match="tokenizer"):
+        Tokenizer.from_pretrained(tmp_path)
+
+
+def test_a_byte_order_mark_in_a_checkpoint_is_read(tmp_path):
+    write_checkpoint(write_tokenizer(tmp_path))
+    for file in tmp_path.glob("*.json"):
+        file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    Qwen2.from_pretrained(tmp_path)
+    assert Tokenizer.from_pretrained(tmp_path).encode("x")
+
+
 RAW = SIZES | {"model_type": "qwen2", "rope_theta": 1e6}
 
 

@@ -391,7 +391,13 @@ OWN = {"id": "1", "prompt": "p", "entry_point": "f", "reference": "def f(): pass
         ("q.jsonl", "[1, 2]", "record 1"),
         ("q.json", json.dumps({"a": OWN}), "q.json"),
         ("q.json", json.dumps([OWN, "x"]), "record 2"),
-        ("q.json", "3", "q.json"),
+        ("q.json", "3", "no list of questions"),
+        ("q.json", "[1, 2]", "record 1: a question is a JSON object, not 1"),
+        ("q.json", "[null]", "record 1: a question is a JSON object"),
+        ("q.json", '["{}"]', "record 1: a question is a JSON object"),
+        ("q.jsonl", '"id"', "record 1: a question is a JSON object"),
+        ("q.jsonl", json.dumps(OWN) + '\n\n{"id": }', "line 3 is no JSON"),
+        ("q.json", '[\n{"id": 1}\n,,]', "line 3 is no JSON"),
         ("q.jsonl", json.dumps(OWN | {"prompt": 3}), "record 1"),
         ("q.jsonl", json.dumps(OWN | {"tests": "assert f() == 1"}), "record 1"),
         ("q.jsonl", json.dumps(OWN | {"tests": [1]}), "record 1"),
@@ -408,6 +414,16 @@ def test_a_bad_file_is_refused_with_its_name_and_the_place(tmp_path, name, text,
     with pytest.raises(ValueError, match="q.json") as error:
         load_questions(path)
     assert reason in str(error.value) and str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["q.jsonl", "q.json", "q.jsonl.gz"])
+def test_a_byte_order_mark_and_crlf_are_read(tmp_path, name):
+    """Editors and Python's utf-8-sig write the mark; Windows ends lines in two characters."""
+    text = "\r\n".join([json.dumps(OWN), json.dumps(OWN | {"id": "2"}), ""])
+    text = json.dumps([OWN, OWN | {"id": "2"}]) if name == "q.json" else text
+    raw = b"\xef\xbb\xbf" + text.encode()
+    (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith("gz") else raw)
+    assert [q.id for q in load_questions(tmp_path / name)] == ["1", "2"]
 
 
 @pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
