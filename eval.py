@@ -40,7 +40,7 @@ from benchmarks import (
     open_box,
     program_of,
 )
-from model import TOKENIZER_FILES, Qwen2, Tokenizer, generate, read_json
+from model import TOKENIZER_FILES, Qwen2, Tokenizer, generate, read_json, read_text
 from sandbox import Sandbox, SandboxError, Status, Value
 from tasks import Question, Test
 
@@ -297,7 +297,10 @@ def journal(
     text = path.read_text() if path.exists() else ""
     text = text[: text.rfind("\n") + 1]  # without a line that was cut
     path.write_text(text)
-    rows = {row["task_id"]: row for row in map(json.loads, text.splitlines())}
+    try:
+        rows = {row["task_id"]: row for row in map(json.loads, text.splitlines())}
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} is damaged ({error!r}): remove {folder}") from error
     bar = tqdm(range(0, len(tasks), batch), unit="batch", desc=folder.name, disable=None)
     for start in bar:
         part = tasks[start : start + batch]
@@ -341,17 +344,31 @@ def ask(path: str, args: Namespace, chats: list, n: int, seed: int) -> list[list
     )
 
 
+COMPLETION = ": put the prompt before the completion, and call it solution"
+
+
 def read_samples(path: str, tasks: Sequence[Task]) -> dict[str, list[str]]:
     """Task id -> what a samples file has for it; ValueError if there is a task without any."""
     found = defaultdict(list)
-    for number, line in enumerate(Path(path).read_text().split("\n"), start=1):
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.strip():
+            continue
         try:
-            row = json.loads(line or "null")
-            if row is not None:
-                found[row["task_id"]].append(row["solution"])
-        except (ValueError, KeyError, TypeError):
-            place = f"{path}, line {number}"
-            raise ValueError(f"{place}: a sample has a task_id and a solution") from None
+            row = json.loads(line)
+            name, program = row["task_id"], row["solution"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            name = program = None
+        if type(name) is not str or type(program) is not str:
+            hint = COMPLETION if '"completion"' in line else ""
+            raise ValueError(
+                f"{path}, line {number}: a sample has a task_id and a solution, both texts, not "
+                f"{line.strip():.60}{hint}"
+            )
+        found[name].append(program)
+    known = {task.question.id for task in tasks}
+    if strange := [name for name in found if name not in known]:
+        text = f"samples of {len(strange)} tasks that the data do not have ({strange[0]} ...)"
+        print(f"{path}: {text} are not scored", file=sys.stderr)
     missing = [task.question.id for task in tasks if task.question.id not in found]
     if missing:
         text = f"{path} has no sample of {len(missing)} tasks ({missing[0]} ...)"

@@ -190,6 +190,16 @@ GUARDS = [
         ("tests/test_tasks.py::test_a_bad_file_is_refused_with_its_name_and_the_place",),
     ),
     Guard(
+        "eval: a sample is a text", "eval.py",
+        "        if type(name) is not str or type(program) is not str:", "        if name is None:",
+        ("tests/test_eval.py::test_a_file_that_holds_no_samples_is_refused_by_name_and_line",),
+    ),
+    Guard(
+        "eval: samples that the data do not have are told", "eval.py",
+        "if strange := [name for name in found if name not in known]:", "if strange := []:",
+        ("tests/test_eval.py::test_samples_are_read_as_other_tools_write_them",),
+    ),
+    Guard(
         "a task that has only a script is not judged by nothing", "benchmarks.py",
         "if not t.only_script and all(", "if all(",
         ("tests/test_eval.py::test_a_file_of_scripts_alone_is_refused_with_what_to_use",),

@@ -1,5 +1,6 @@
 """Evaluation: estimators, suites against mutants, the oracles of the benchmarks, and the commands."""
 
+import gzip
 import json
 import shutil
 from math import comb
@@ -163,12 +164,54 @@ def test_tasks_without_a_sample_are_an_error_and_not_a_smaller_benchmark(tmp_pat
         run(tmp_path, "code", "--data", data, "--samples", samples, "--out", str(tmp_path / "out"))
 
 
-@pytest.mark.parametrize("line", ['{"task_id": "Mbpp/3", "completion": "x"}', "{", "[]", '"x"'])
+@pytest.mark.parametrize("name", ["s.jsonl", "s.jsonl.gz"])
+@pytest.mark.parametrize("form", ["as it is", "byte-order mark", "CRLF", "separators in a text"])
+def test_samples_are_read_as_other_tools_write_them(tmp_path, write, capsys, form, name):
+    """A byte-order mark made line 1 "no sample", a .gz a decoding error without the file's name."""
+    right = DOUBLE["canonical_solution"] + ("# \u2028 \x85 é\n" if form.startswith("separators") else "")
+    rows = [{"task_id": task, "solution": right} for task in ("Mbpp/3", "Mbpp/3", "Mbpp/99")]
+    raw = "\n".join([*(json.dumps(row, ensure_ascii=False) for row in rows), "", ""]).encode()
+    if form == "byte-order mark":
+        raw = b"\xef\xbb\xbf" + raw
+    if form == "CRLF":
+        raw = raw.replace(b"\n", b"\r\n")
+    (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith("gz") else raw)
+    argv = ["--data", write("d.jsonl", [DOUBLE]), "--samples", str(tmp_path / name), "--out", str(tmp_path / "out")]
+    result = run(tmp_path, "code", *argv)
+    assert (result["plus"]["avg"], result["n"]) == (100.0, 2)
+    assert "samples of 1 tasks that the data do not have (Mbpp/99 ...)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", [
+    '{"task_id": "Mbpp/3", "completion": "x"}', "{", "[]", '"x"', "null", '{"task_id": "Mbpp/3", "solution": null}',
+    '{"task_id": "Mbpp/3", "solution": ["def f(): pass"]}', '{"task_id": 3, "solution": "x"}',
+    '{"task_id": "Mbpp/3"}', '{"task_id": ["Mbpp/3"], "solution": "x"}'])  # fmt: skip
 def test_a_file_that_holds_no_samples_is_refused_by_name_and_line(tmp_path, write, line):
     (tmp_path / "samples.jsonl").write_text(json.dumps({"task_id": "Mbpp/3", "solution": ""}) + "\n" + line)
     argv = ["--data", write("data.jsonl", [DOUBLE]), "--samples", str(tmp_path / "samples.jsonl")]
-    with pytest.raises(SystemExit, match="samples.jsonl, line 2: a sample has"):
+    with pytest.raises(SystemExit, match="samples.jsonl, line 2: a sample has") as status:
         run(tmp_path, "code", *argv, "--out", str(tmp_path / "out"))
+    assert ("completion, and call it solution" in str(status.value)) == ("completion" in line)
+
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12345\n"
+
+
+@pytest.mark.parametrize("flag", ["--data", "--samples"])
+@pytest.mark.parametrize(("name", "raw", "words"), [
+    ("f.jsonl.gz", gzip.compress(json.dumps(DOUBLE).encode() * 9)[:-20], "damaged or cut .*: fetch or write it again"),
+    ("f.jsonl.gz", b"\x1f\x8b" + b"x" * 99, "damaged or cut"), ("f.jsonl.gz", b"{}", "damaged or cut"),
+    ("f.jsonl", "é".encode("latin-1"), "damaged or cut"), ("f.jsonl", POINTER.encode(), "`git lfs pull`"),
+    ("f.jsonl.gz", POINTER.encode(), "`git lfs pull`"), ("f.jsonl", b"[" * 99999, ", (record|line) 1: "),
+])  # fmt: skip
+def test_a_broken_file_is_one_line_that_names_it(tmp_path, write, flag, name, raw, words):
+    """A cut .gz was a traceback, a pointer of git-LFS "line 1 column 1 (char 0)"."""
+    (tmp_path / name).write_bytes(raw)
+    given = {"--data": write("d.jsonl", [DOUBLE]), "--samples": write("s.jsonl", []), flag: str(tmp_path / name)}
+    argv = [text for pair in given.items() for text in pair]
+    with pytest.raises(SystemExit, match=f"eval.py: .*{name}.*{words}") as status:
+        evaluation.main(["code", *argv, "--out", str(tmp_path / "out")])
+    assert "\n" not in str(status.value)
 
 
 @pytest.mark.parametrize(("batch", "again"), [(1, 2), (3, 3)])
