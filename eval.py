@@ -333,6 +333,16 @@ def load_model(path: str, device: str, dtype: str) -> tuple[Qwen2, Tokenizer]:
     return model, Tokenizer.from_pretrained(path)
 
 
+def style_of(path: str | None, args: Namespace) -> str:
+    """A model's prompts: --prompt-style, else what its generation_config.json names, else chat's."""
+    file = Path(path or "") / "generation_config.json"
+    known = read_json(file) if file.exists() else {}
+    style = args.prompt_style or known.get("prompt_style", "instruct")
+    if style not in data.PROMPTS:
+        raise ValueError(f"{file}: prompt_style is {style!r}, not one of {', '.join(data.PROMPTS)}")
+    return style
+
+
 def ask(path: str, args: Namespace, chats: list, n: int, seed: int) -> list[list[str]]:
     """`ask_model` for the model in a folder, with a command's flags."""
     if path is None:
@@ -387,7 +397,8 @@ def ask_programs(
     def write(seed: int, part: Sequence[Task]) -> list[list[str]]:
         if given:
             return [given[task.question.id] for task in part]
-        chats = [data.coder_messages(task.question, args.style) for task in part]
+        style = style_of(model, args)
+        chats = [data.coder_messages(task.question, style) for task in part]
         texts = ask(model, args, chats, 1 if args.greedy else args.n, seed)
         groups = zip(part, texts, strict=True)
         return [[program_of(task, text) for text in group] for task, group in groups]
@@ -420,7 +431,7 @@ def ask_suites(
     """Per question a suite of args.asserts asserts, and the replies that it was read from. All at
     once, as in training, or one a round, the earlier ones in sight, as in UnLeakedTestBench."""
     k = args.asserts if at_once else 1
-    chats = tester_chats(questions, k, args.style, args.black_box)
+    chats = tester_chats(questions, k, style_of(model, args), args.black_box)
     found: list[tuple[Suite, list[str]]] = [([], []) for _ in questions]
     for turn in range(args.asserts // k):
         texts = ask(model, args, chats, 1, seed * args.asserts + turn)
@@ -635,6 +646,7 @@ HELP = """Score coders, testers, and both together.
 
 DIR: a model in Hugging Face layout. --data: EvalPlus' files, HumanEval, UnLeakedTestBench,
 BigCodeBench, or questions of this project. `eval.py COMMAND --help` lists a command's options.
+Where this is installed, eval.py is the command codea1-eval.
 """
 
 
@@ -649,7 +661,9 @@ COMMON = {
     "--data": dict(required=True, help="questions: .jsonl, .jsonl.gz or .json"),
     "--limit": dict(type=positive, help="only the first so many tasks"),
     "--workers": dict(type=positive, help="sandbox processes (default: one per core)"),
-    "--style": dict(default="instruct", choices=list(data.PROMPTS), help="prompts; plain: tiny's"),
+    "--prompt-style --style": dict(
+        choices=list(data.PROMPTS), help="default: what the model's folder says, else instruct"
+    ),
     "--temperature": dict(type=float, default=0.7, help="default 0.7"),
     "--top-p": dict(type=float, default=0.95, help="default 0.95"),
     "--greedy": dict(action="store_true", help="temperature 0"),
@@ -698,7 +712,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         about = run.__doc__.split("\n\n")[0]
         sub = commands.add_parser(name, help=about, description=run.__doc__)
         for option, how in (COMMON | {option: OWN[option] for option in own}).items():
-            sub.add_argument(option.split()[0], **how)
+            sub.add_argument(*option.removesuffix(" FILE").split(), **how)
         sub.set_defaults(run=run)
     args = parser.parse_args(argv)
     args.out = args.out or default_out(args)

@@ -317,7 +317,7 @@ class Tokenizer:
     def __init__(self, path: Path):
         raw, self.path = read_json(path / "tokenizer.json"), path
         control = {}
-        for added in raw.get("added_tokens", []):  # some tokenizers add runs of spaces: ordinary text
+        for added in raw.get("added_tokens", []):  # runs of spaces among them: ordinary text
             added["special"] = added["special"] or bool(re.fullmatch(r"<.+>", added["content"]))
             if added["special"]:
                 control[added["content"]] = added["id"]

@@ -200,6 +200,12 @@ GUARDS = [
         ("tests/test_eval.py::test_samples_are_read_as_other_tools_write_them",),
     ),
     Guard(
+        "eval: a model's folder says how it is asked", "eval.py",
+        'or known.get("prompt_style", "instruct")', 'or "instruct"',
+        ("tests/test_eval.py::test_the_embedded_models_are_asked_as_they_were_taught",
+         "tests/test_eval.py::test_the_prompt_style_is_the_flags_then_the_folders_own"),
+    ),
+    Guard(
         "a task that has only a script is not judged by nothing", "benchmarks.py",
         "if not t.only_script and all(", "if all(",
         ("tests/test_eval.py::test_a_file_of_scripts_alone_is_refused_with_what_to_use",),

@@ -3,6 +3,7 @@
 import gzip
 import json
 import shutil
+from argparse import Namespace
 from math import comb
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 import eval as evaluation
 from eval import evaluate_coder, evaluate_tester, pass_at_k
+from model import Qwen2
 from sandbox import Sandbox, Value
 from tasks import Hidden, Question, extract_tests, load_questions
 
@@ -498,6 +500,30 @@ def test_where_exported_tests_go_is_settled_before_they_are_sampled(tmp_path, wr
     out = tmp_path / "new" / "folder" / "out.jsonl"
     evaluation.main([*argv, "--out", str(out)])
     assert load_questions(str(out))[0].tests == ("assert double(1) == 2",)
+
+
+def test_the_embedded_models_are_asked_as_they_were_taught(tmp_path):
+    """Asked as chat models are, they answer nothing: 0.0, and no word of --prompt-style."""
+    tiny, argv = Path(evaluation.__file__).parent / "tiny", ["--limit", "4", "--max-new-tokens", "96"]
+    argv += ["--data", str(tiny / "tune.jsonl.gz"), "--out", str(tmp_path / "out")]
+    assert run(tmp_path, "code", "--model", str(tiny / "coder"), *argv)["pass"]["avg"] > 0
+    shutil.rmtree(tmp_path / "out")
+    assert run(tmp_path, "tests", "--suite", "--model", str(tiny / "tester"), *argv)["kill"] > 0
+    Qwen2.from_pretrained(tiny / "coder").save_pretrained(tmp_path / "trained")
+    assert evaluation.style_of(str(tmp_path / "trained"), Namespace(prompt_style=None)) == "plain"
+
+
+@pytest.mark.parametrize("flag", [None, "--prompt-style", "--style"])
+def test_the_prompt_style_is_the_flags_then_the_folders_own(tmp_path, write, models, flag):
+    """codea1 calls the flag --prompt-style; a trained model carries its style along in its folder."""
+    seen = models(lambda chat, seed: "assert double(1) == 2")
+    (tmp_path / "generation_config.json").write_text('{"prompt_style": "plain"}')
+    argv = ["tests", "--black-box", "--data", write("q.jsonl", [OWN]), "--out", str(tmp_path / "out"), "--asserts", "1"]
+    run(tmp_path, *argv, "--model", str(tmp_path), *([flag, "instruct"] if flag else []))
+    assert (seen[0][0]["content"] == "Double x.\ntest") == (flag is None)
+    (tmp_path / "generation_config.json").write_text('{"prompt_style": "odd"}')
+    with pytest.raises(SystemExit, match="prompt_style is 'odd', not one of plain, instruct"):
+        evaluation.main([*argv[:-4], "--out", str(tmp_path / "new"), "--model", str(tmp_path)])
 
 
 def test_help_tells_what_each_command_does(capsys):

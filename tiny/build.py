@@ -644,7 +644,9 @@ def start(out: Path, seed: int) -> tuple[Qwen2, Tokenizer]:
     """A random model and the tokenizer, whose files are written to `out`."""
     build_tokenizer(out)
     torch.manual_seed(seed)
-    return Qwen2(Config(vocab_size=VOCABULARY, **SHAPE)), Tokenizer.from_pretrained(out)
+    model = Qwen2(Config(vocab_size=VOCABULARY, **SHAPE))
+    model.generation_config["prompt_style"] = "plain"
+    return model, Tokenizer.from_pretrained(out)
 
 
 def build_coder(out: Path) -> None:
