@@ -24,6 +24,7 @@ Letters: Q questions in a batch, M programs per question, N suites per program, 
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 from collections import Counter
@@ -33,6 +34,9 @@ from itertools import pairwise
 
 import numpy as np
 from tqdm import tqdm
+
+if __name__ == "__main__":  # `python -m codea1` looks into the working folder first
+    sys.path[0] = os.path.dirname(os.path.abspath(__file__))
 
 import run
 from asserts import Test, holds, parse_assert, relabel

@@ -334,7 +334,7 @@ def load_model(path: str, device: str, dtype: str) -> tuple[Qwen2, Tokenizer]:
 
 
 def style_of(path: str | None, args: Namespace) -> str:
-    """A model's prompts: --prompt-style, else what its generation_config.json names, else chat's."""
+    """A model's prompts: --prompt-style, else what its generation_config.json says, else chats."""
     file = Path(path or "") / "generation_config.json"
     known = read_json(file) if file.exists() else {}
     style = args.prompt_style or known.get("prompt_style", "instruct")

@@ -206,6 +206,11 @@ GUARDS = [
          "tests/test_eval.py::test_the_prompt_style_is_the_flags_then_the_folders_own"),
     ),
     Guard(
+        "`python -m codea1` imports nothing of the working folder", "codea1.py",
+        "    sys.path[0] = os.path.dirname(os.path.abspath(__file__))", "    pass",
+        ("tests/test_run.py::test_files_of_the_same_names_in_the_working_folder_are_not_imported",),
+    ),
+    Guard(
         "a task that has only a script is not judged by nothing", "benchmarks.py",
         "if not t.only_script and all(", "if all(",
         ("tests/test_eval.py::test_a_file_of_scripts_alone_is_refused_with_what_to_use",),

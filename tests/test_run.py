@@ -573,7 +573,7 @@ def test_an_installed_wheel_runs_from_any_folder(small, tmp_path):
     site = tmp_path / "site"
     subprocess.run([*pip, "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)], check=True)
     elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
+    litter(elsewhere)
     env = {**os.environ, "PYTHONPATH": str(site)}
     done = subprocess.run([sys.executable, str(site / "bin/codea1"), "--steps", "1", "--batch-questions", "2",
                            "--eval-samples", "1", "--name", "run"],
@@ -581,6 +581,28 @@ def test_an_installed_wheel_runs_from_any_folder(small, tmp_path):
     assert done.returncode == 0, done.stderr
     config = json.loads((elsewhere / "runs/run/config.json").read_text())
     assert config["questions"].startswith(str(site)) and "golden_t1" in done.stdout
+    argv = ["--model", site / "tiny/coder", "--data", site / "tiny/tune.jsonl.gz", "--limit", "4", "-n", "4"]
+    done = subprocess.run([sys.executable, site / "bin/codea1-eval", "code", *argv, "--max-new-tokens", "96"],
+                          cwd=elsewhere, env=env, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["pass"]["avg"] > 0
+
+
+def litter(folder):
+    """A folder of a user's own files, with names that modules of this project have too."""
+    folder.mkdir()
+    for name in ("asserts", "benchmarks", "eval", "grpo", "jail", "mistake_book", "model", "run", "sandbox", "tasks"):
+        (folder / f"{name}.py").write_text(f"raise SystemExit('this is the {name} of another project')\n")
+
+
+def test_files_of_the_same_names_in_the_working_folder_are_not_imported(tmp_path):
+    """`python -m codea1` in a folder with an eval.py of one's own ran that one."""
+    litter(tmp_path / "work")
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    argv = ["--steps", "1", "--batch-questions", "0"]  # refused once everything is imported
+    done = subprocess.run([sys.executable, "-m", "codea1", *argv], cwd=tmp_path / "work", env=env,
+                          capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2 and "--batch-questions is 0" in done.stderr, done.stderr
 
 
 # ---- settings ----
