@@ -167,7 +167,8 @@ GUARDS = [
          "tests/test_eval.py::test_a_bigcodebench_task_that_needs_what_the_sandbox_refuses_is_skipped"),
     ),
     Guard(
-        "eval: an export of nothing is an error", "eval.py", "    if not kept:\n        if not os", "    if False:\n        if not os",
+        "eval: an export of nothing is an error", "eval.py",
+        "    if not kept:\n        if not os", "    if False:\n        if not os",
         ("tests/test_eval.py::test_an_export_of_nothing_is_an_error_and_says_why",),
     ),
     Guard(
