@@ -442,7 +442,7 @@ GUARDS = [
     ),
     Guard(
         "a huge right answer is no answer, and takes no room", "sandbox.py",
-        "len(calls), ANSWER_ROOM,\n                        max(jail.TOTAL, 2 * ANSWER_ROOM * len(calls)), bind=True)",
+        "len(calls), ANSWER_ROOM,\n                        max(jail.TOTAL, 8 * ANSWER_ROOM * len(calls)), bind=True)",
         "len(calls), bind=True)",
         ("tests/test_codea1.py::test_huge_values_of_one_suite_cost_no_other_suite_and_no_test_of_the_book",),
     ),
