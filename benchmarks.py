@@ -224,11 +224,19 @@ def load_judged(path: str, limit: int | None = None) -> tuple[list[Task], int]:
     if len({task.kind for task in found}) > 1:
         raise ValueError(f"{path} mixes tasks of several benchmarks: give each a file of its own")
     if found[0].kind == "asserts":
-        kept = {q.id: q for q in understood(path, [task.question for task in found])}
+        kept = {q.id: q for q in understood(path, list(map(all_asserts, found)))}
         found = [replace(t, question=kept[t.question.id]) for t in found if t.question.id in kept]
     if not found:
         raise ValueError(f"{path} has no question with golden tests that are understood")
     return found, len(tasks) - len(found)
+
+
+def all_asserts(task: Task) -> Question:
+    """The question with those asserts of its script too that are not understood, to count them."""
+    question = task.question
+    if "canonical_solution" not in task.row:
+        return question
+    return replace(question, tests=tuple(data.script_asserts(task.row, question.entry_point)))
 
 
 MODULES = "os re math numpy random string warnings datetime traceback".split()

@@ -267,7 +267,7 @@ def digests(args: Namespace) -> dict[str, str]:
 
 
 def keep_settings(folder: Path, args: Namespace) -> None:
-    """Write a folder's settings.json; ValueError names what is not as it was when it was begun."""
+    """Write a folder's settings.json; ValueError names what is not as it was for its records."""
     if "digests" not in args:  # once a command: a model of 7B takes half a minute
         args.digests = digests(args)
     free = "run", "out", "workers", "device", "digests"  # no result depends on the first four
@@ -275,12 +275,14 @@ def keep_settings(folder: Path, args: Namespace) -> None:
     settings |= args.digests
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "settings.json"
-    known = read_json(path) if path.exists() else settings
+    records = [*folder.glob("tasks.jsonl"), *folder.glob("*/tasks.jsonl")]
+    begun = path.exists() and any(file.stat().st_size for file in records)
+    known = read_json(path) if begun else settings
     names = [name for name in known | settings if known.get(name) != settings.get(name)]
     if names:
         raise ValueError(
-            f"{folder} was begun with other settings ({', '.join(names)}): give another --out, or "
-            "remove the folder"
+            f"{folder} holds records of other settings ({', '.join(names)}): give another --out, "
+            "or remove the folder"
         )
     path.write_text(json.dumps(settings, indent=2))
 

@@ -221,9 +221,13 @@ class Qwen2(nn.Module):
     ) -> "Qwen2":
         """Read a Hugging Face folder. ValueError names what is missing or does not fit."""
         path = Path(path)
-        config = Config.from_dict(read_json(path / "config.json"))
-        with torch.device("meta"):  # shapes only
-            model = cls(config)
+        raw = read_json(path / "config.json")
+        try:
+            config = Config.from_dict(raw)
+            with torch.device("meta"):  # shapes only
+                model = cls(config)
+        except (ValueError, TypeError, AttributeError, RuntimeError, ZeroDivisionError) as error:
+            raise ValueError(f"{path / 'config.json'}: {error}") from error
         found = read_weights(path, dtype, device)
         if config.tie_word_embeddings and "lm_head.weight" in found:
             embedding = found.get("model.embed_tokens.weight", torch.empty(0))
@@ -270,7 +274,7 @@ def read_text(path: str | Path) -> str:
         raise broken(path, error) from error
     if text.startswith(LFS):
         raise broken(path, "")
-    return text
+    return text.replace("\r\n", "\n")
 
 
 def read_json(path: Path) -> dict:
@@ -382,7 +386,7 @@ def default_system(path: Path) -> str | None:
     ValueError if its turns are not exactly ChatML's.
     """
     if (file := path / "chat_template.jinja").exists():
-        template = file.read_text(encoding="utf-8")
+        template = read_text(file)
     else:
         template = read_json(path / "tokenizer_config.json").get("chat_template") or ""
     if isinstance(template, list):  # older files: [{"name": "default", "template": "..."}, ...]

@@ -271,8 +271,8 @@ def _question(row: dict[str, Any]) -> Question:
     elif "task_id" in row:
         prompt, name, code = row["prompt"], row["entry_point"], row["canonical_solution"]
         whole = _behind(prompt, code, name) if name in top_names(code) else prompt + code
-        script = row.get("assertion") or row.get("test", "")
-        fields = row["task_id"], prompt, name, whole, _script_asserts(script, name)
+        tests = [text for text in script_asserts(row, name) if parse_assert(text, name)]
+        fields = row["task_id"], prompt, name, whole, tests
     elif "id" in row or "reference" in row:
         fields = [row[k] for k in ("id", "prompt", "entry_point", "reference", "tests")]
         if hidden := row.get("hidden"):
@@ -289,14 +289,16 @@ def _question(row: dict[str, Any]) -> Question:
     return question
 
 
-def _script_asserts(script: str, entry_point: str) -> list[str]:
-    """The asserts of a `check(candidate)` script, or of lines of asserts, that are understood."""
+def script_asserts(row: dict[str, Any], entry_point: str) -> list[str]:
+    """The asserts about the entry point in a record's `check(candidate)` script, or in its lines of
+    asserts."""
+    script = row.get("assertion") or row.get("test", "")
     nodes = list(ast.walk(parse_python(script) or ast.Module([])))
     for node in nodes:
         if isinstance(node, ast.Name) and node.id == "candidate":
             node.id = entry_point
     tests = [ast.Assert(node.test) for node in nodes if isinstance(node, ast.Assert)]
-    return [text for text in map(ast.unparse, tests) if parse_assert(text, entry_point)]
+    return [text for text in map(ast.unparse, tests) if entry_point in text]
 
 
 def save_questions(path: str, questions: Iterable[Question]) -> None:

@@ -276,6 +276,19 @@ def test_other_weights_in_the_same_folder_are_never_answered_from_the_old_journa
         run(tmp_path, *argv)
 
 
+def test_a_command_that_failed_at_once_may_be_given_again_when_its_cause_is_gone(tmp_path, write, models):
+    """A model's folder held pointers of git-LFS; behind `git lfs pull` the command was refused."""
+    model, argv = tmp_path / "model", ["--data", write("d.jsonl", [DOUBLE]), "--out", str(tmp_path / "out")]
+    argv = ["code", "--model", str(model), *argv]
+    model.mkdir()
+    (model / "config.json").write_text(POINTER)
+    with pytest.raises(SystemExit, match="config.json is a git-LFS pointer"):
+        evaluation.main(argv)
+    (model / "config.json").write_text("{}")
+    models(lambda chat, seed: DOUBLE["canonical_solution"])
+    assert run(tmp_path, *argv)["plus"]["avg"] == 100.0
+
+
 def test_a_program_that_sleeps_past_the_wall_limit_fails(tmp_path, write):
     slow = "import time\ndef double(x):\n    time.sleep(5 if x == 2 else 0)\n    return 2 * x\n"
     samples = write("s.jsonl", [{"task_id": "Mbpp/3", "solution": slow}])
@@ -300,13 +313,14 @@ def test_a_file_of_scripts_alone_is_refused_with_what_to_use(tmp_path, write):
         run(tmp_path, "code", *argv)
 
 
-def test_humanevals_own_scripts_give_their_asserts(tmp_path, write):
+def test_humanevals_own_scripts_give_their_asserts(tmp_path, write, capsys):
     task = {"task_id": "HumanEval/900", "prompt": "def double(x):\n", "canonical_solution": "    return 2 * x\n",
-            "entry_point": "double", "test": "def check(candidate):\n    assert candidate(2) == 4\n"}  # fmt: skip
+            "entry_point": "double", "test": "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(2) > 3\n    assert True\n"}
     samples = write("s.jsonl", [{"task_id": "HumanEval/900", "solution": f"def double(x):\n    return {x}\n"}
                                 for x in ("2 * x", "x + 1", "4")])
     argv = ["--data", write("d.jsonl", [task]), "--samples", samples, "--out", str(tmp_path / "out")]
     assert run(tmp_path, "code", *argv)["pass"]["avg"] == pytest.approx(200 / 3)
+    assert "1 golden tests are of a form that is not understood" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--workers", "--batch", "--limit", "-n", "--max-new-tokens"])

@@ -432,6 +432,17 @@ def test_a_broken_file_of_a_checkpoint_is_named_in_one_line(tmp_path, file, how)
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("change", [
+    {"hidden_size": "32"}, {"num_key_value_heads": 3}, {"vocab_size": -1},
+    {"rope_scaling": 3}, {"num_hidden_layers": None}])
+def test_a_config_that_makes_no_model_is_named(tmp_path, change):
+    write_checkpoint(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(ValueError, match="config.json: "):
+        Qwen2.from_pretrained(tmp_path)
+
+
 @pytest.mark.parametrize("raw", ["[]", "3", '{"added_tokens": [], "model": 3}'])
 def test_json_of_another_kind_is_no_checkpoint(tmp_path, raw):
     write_checkpoint(write_tokenizer(tmp_path))
