@@ -315,7 +315,8 @@ def test_a_file_of_scripts_alone_is_refused_with_what_to_use(tmp_path, write):
 
 def test_humanevals_own_scripts_give_their_asserts(tmp_path, write, capsys):
     task = {"task_id": "HumanEval/900", "prompt": "def double(x):\n", "canonical_solution": "    return 2 * x\n",
-            "entry_point": "double", "test": "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(2) > 3\n    assert True\n"}
+            "entry_point": "double", "test": "def check(candidate):\n    assert candidate(2) == 4\n"
+            "    assert candidate(2) > 3\n    assert True\n"}  # fmt: skip
     samples = write("s.jsonl", [{"task_id": "HumanEval/900", "solution": f"def double(x):\n    return {x}\n"}
                                 for x in ("2 * x", "x + 1", "4")])
     argv = ["--data", write("d.jsonl", [task]), "--samples", samples, "--out", str(tmp_path / "out")]
