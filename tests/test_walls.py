@@ -755,11 +755,11 @@ def test_memory_of_a_worker_stays_under_its_bound_from_outside(actions):
     """Pipes, sockets (also in flight), threads, tables of pages and the folder take memory that no
     limit of a process counts: all of it together stays under what the header says."""
     bound = 256 + jail.FOLDER_MB + 128
-    with Sandbox(workers=1, timeout=2, memory_mb=256) as box:
+    with Sandbox(workers=1, timeout=5, memory_mb=256) as box:
         box.values([("", ["1"])])
         worker, peak = box.idle[0][0].process.pid, [0.0]
         call = f"f({', '.join(map(repr, actions))})"
-        job = box.put(sandbox.request(FILL, "", [call], 2.0), sandbox.values)
+        job = box.put(sandbox.request(FILL, "", [call], 5.0), sandbox.values)
         while not job.done():
             peak.append(used(worker))
             time.sleep(0.02)
