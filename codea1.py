@@ -336,11 +336,12 @@ def make_group(replies: Replies, rewards: Sequence[float]) -> Group:
 
 
 def cut(questions: list[list[Group]], parts: int) -> list[list[Group]]:
-    """Minibatches of whole questions in batch order, as even as they can be; none is empty.
+    """Minibatches of whole questions that have a group, in order, as even as can be, none empty.
 
-    >>> [len(part) for part in cut([["a"], ["b", "c"], ["d"]], 2)]
+    >>> [len(part) for part in cut([["a"], ["b", "c"], [], ["d"]], 2)]
     [3, 1]
     """
+    questions = [groups for groups in questions if groups]
     ends = [-(-len(questions) * i // parts) for i in range(parts + 1)]  # rounded up
     batches = [sum(questions[start:end], []) for start, end in pairwise(ends)]
     return [batch for batch in batches if batch]

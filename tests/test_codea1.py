@@ -166,6 +166,13 @@ def test_a_replayed_test_that_the_ground_truth_denies_is_evicted():
     assert book.replay("inc", 8) == []
 
 
+def test_questions_without_a_group_leave_no_minibatch_half_empty():
+    """TopVar finds nothing in some questions: cut with these, an update had all of its groups in one
+    minibatch, and the other step was lost."""
+    assert cut([["a"], ["b"], [], []], 2) == [["a"], ["b"]]
+    assert cut([[], []], 2) == []
+
+
 @pytest.mark.parametrize("n, parts", [(1, 2), (2, 2), (5, 2), (7, 3), (3, 5)])
 def test_minibatches_are_whole_questions_in_order(n, parts):
     batches = cut([[f"{q}{m}" for m in range(2)] for q in range(n)], parts)
