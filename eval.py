@@ -42,7 +42,7 @@ from benchmarks import (
 )
 from model import TOKENIZER_FILES, Qwen2, Tokenizer, generate, read_json, read_text
 from sandbox import Sandbox, SandboxError, Status, Value
-from tasks import Question, Test
+from tasks import Hidden, Question, Test
 
 # ---- numbers ----
 
@@ -72,7 +72,7 @@ class Figure:
 
 
 def figure(questions: Sequence[Question], values: Sequence[float | None]) -> Figure:
-    """values: one per question, from 0 to 1, None where there is none."""
+    """values: one per question, a share or a difference of two, None where there is none."""
     families = defaultdict(list)
     for question, value in zip(questions, values, strict=True):
         families[question.hidden.family if question.hidden else "all"].append(value)
@@ -213,6 +213,55 @@ def tester_chats(
     return chats
 
 
+def few_mutants(question: Question, count: int) -> list[str]:
+    """At most `count` of a question's mutants, from the middles of as many equal parts of them."""
+    known = mutants_of(question)
+    count = min(count, len(known))
+    return [known[(2 * i + 1) * len(known) // (2 * count)] for i in range(count)]
+
+
+class Aim(NamedTuple):
+    """Shares of suites that break a mutant, of a question; None where no mutant loads."""
+
+    attack_success: float | None  # of those that were written with this mutant in sight
+    sight: float | None  # how much more than of those written with the reference in sight
+
+
+def aim(
+    questions: Sequence[Question], unaimed: Sequence[Sequence[Suite]], count: int, k: int,
+    box: Sandbox, write: Callable[[list[Question]], list[list[Suite]]] | None,
+) -> list[Aim]:
+    """What it gives a tester to see the mutant that its suite is run on, for each question and at
+    most `count` mutants of it.
+
+    unaimed: suites written for the reference; write: writes as many for the programs that stand as
+    references in its argument, or None if the tester sees no program.
+    """
+    mutants = [few_mutants(question, count) for question in questions]
+    places, targets, suites = [], [], []
+    for turn in range(max(map(len, mutants), default=0)):
+        shown = []  # a question keeps its place, which decides the random numbers of its suites
+        for question, own in zip(questions, mutants, strict=True):
+            program = own[turn] if turn < len(own) else question.reference
+            shown.append(replace(question, reference=program))
+        for i, aimed in enumerate(write(shown) if write else unaimed):
+            if turn < len(mutants[i]):
+                places.append(i)
+                hidden = Hidden((), (mutants[i][turn],), "", "")
+                targets.append(replace(questions[i], hidden=hidden))
+                # In turn: behind many crashes no test is run, whoever wrote it.
+                suites.append(list(chain.from_iterable(zip(aimed, unaimed[i], strict=True))))
+    kills: list[list[float]] = [[] for _ in questions]
+    for i, group in zip(places, score_suites(targets, suites, k, box), strict=True):
+        if group[0].mutants:  # it loads
+            kills[i] += [score.kill for score in group]
+    aims = []
+    for own in kills:
+        success, unseen = percent(own[::2]) / 100, percent(own[1::2]) / 100
+        aims.append(Aim(success, success - unseen) if own else Aim(None, None))
+    return aims
+
+
 def evaluate_tester(
     model: Qwen2, tokenizer: Tokenizer, questions: Sequence[Question], box: Sandbox, *,
     style: str, suites: int, asserts: int, black_box: bool = False, **sampling,
@@ -223,12 +272,23 @@ def evaluate_tester(
     suite_right: suites whose K asserts all hold as written. assert_accuracy: asserts that do, of K:
     a missing or malformed one fails. kill: mutants that a suite's valid tests kill, with the ground
     truth's values. mul: assert_accuracy * kill / 100.
+
+    attack_success: suites written for a mutant that the tester is shown, of which a valid test
+    fails on it. sight: the same less that of suites written for the reference, on the same mutants
+    with the same random numbers; its error is that of the difference. At most 3 mutants of a
+    question are shown, for suites / 4 suites each: with 16 suites, three quarters more to sample.
+    With black_box nothing is shown: no more is sampled, sight is 0.
     """
-    chats = tester_chats(questions, asserts, style, black_box)
-    texts = ask_model(model, tokenizer, chats, suites, **sampling)
-    parsed = []
-    for question, group in zip(questions, texts, strict=True):
-        parsed.append([data.extract_tests(text, question.entry_point, asserts) for text in group])
+
+    def write(shown: Sequence[Question], n: int) -> list[list[Suite]]:
+        chats, groups = tester_chats(shown, asserts, style, black_box), []
+        texts = ask_model(model, tokenizer, chats, n, **sampling)
+        for question, group in zip(shown, texts, strict=True):
+            entry = question.entry_point
+            groups.append([data.extract_tests(text, entry, asserts) for text in group])
+        return groups
+
+    parsed, few = write(questions, suites), max(suites // 4, 1)
     whole, right, kills = [], [], []
     for group in score_suites(questions, parsed, asserts, box):
         whole.append(percent(all(s.right) for s in group) / 100)
@@ -240,8 +300,13 @@ def evaluate_tester(
     linear = [b if b is None else (kill.value * a + accuracy.value * b) / 100 for a, b in both]
     families = {f: a * kill.by_family[f] / 100 for f, a in accuracy.by_family.items()}
     mul = Figure(accuracy.value * kill.value / 100, figure(questions, linear).stderr, families)
-    figures = {"suite_right": figure(questions, whole), "assert_accuracy": accuracy}
-    return figures | {"kill": kill, "mul": mul}
+    again = None if black_box else partial(write, n=few)
+    aims = aim(questions, [group[:few] for group in parsed], 3, asserts, box, again)
+    return {
+        "suite_right": figure(questions, whole), "assert_accuracy": accuracy, "kill": kill,
+        "mul": mul, "attack_success": figure(questions, [one.attack_success for one in aims]),
+        "sight": figure(questions, [one.sight for one in aims]),
+    }
 
 
 # ---- what the commands share ----
@@ -493,7 +558,8 @@ def run_tests(args: Namespace) -> None:
     As UnLeakedTestBench counts: pass@k is the share of the first k asserts that hold as written;
     mut@k is the share of mutants that the first k asserts kill, its mean over those functions only
     whose asserts all hold; Mul = pass@K mut@K / 100. "kill" is ours: over all functions, by the
-    valid asserts with the ground truth's values.
+    valid asserts with the ground truth's values; so are "attack_success" and "sight", for which one
+    more suite is written for each function, a mutant of it shown (see `evaluate_tester`).
     """
     started, tasks = time.monotonic(), load_tasks(args.data, args.limit)
     with Sandbox(args.workers) as box:
@@ -502,15 +568,23 @@ def run_tests(args: Namespace) -> None:
             questions = [task.question for task in part]
             asked = ask_suites(args.model, questions, args, seed, args.suite)
             suites = [[suite] for suite, _ in asked]
+
+            def write(shown: list[Question]) -> list[list[Suite]]:
+                aimed = ask_suites(args.model, shown, args, seed, args.suite)
+                return [[suite] for suite, _ in aimed]
+
             scores = score_suites(questions, suites, args.asserts, box, limit=None)
+            again = None if args.black_box else write
+            aims = aim(questions, suites, 1, args.asserts, box, again)
             rows = []
-            for (suite, said), (score,) in zip(asked, scores, strict=True):
-                row = {**asdict(score), "kill": score.kill, "replies": said}
+            for (suite, said), (score,), own in zip(asked, scores, aims, strict=True):
+                row = {**asdict(score), "kill": score.kill, **own._asdict(), "replies": said}
                 rows.append(row | {"asserts": [test and test.source for test in suite]})
             return rows
 
         rows = journal(Path(args.out), args, tasks, args.batch, work, ("right", "kill"))
     whole = [row for row in rows if all(row["right"])]
+    sight = figure([task.question for task in tasks], [row["sight"] for row in rows])
     result = {
         "functions": len(rows),
         "asked": "at once" if args.suite else "in rounds",
@@ -519,6 +593,9 @@ def run_tests(args: Namespace) -> None:
         "mutants": sum(row["mutants"] for row in rows),
         "killed_by_timeout": sum(row["timeouts"] for row in rows),
         "kill": percent_of(rows, "kill"),
+        "attack_success": percent_of(rows, "attack_success"),
+        "sight": sight.value,
+        "sight_stderr": sight.stderr,
     }
     for k in range(1, args.asserts + 1):
         result[f"pass@{k}"] = percent(right for row in rows for right in row["right"][:k])
