@@ -2,10 +2,12 @@
 
 import gzip
 import json
+import random
 import shutil
 from argparse import Namespace
 from math import comb
 from pathlib import Path
+from statistics import fmean, stdev
 
 import pytest
 
@@ -33,7 +35,10 @@ def say(monkeypatch):
     """Makes every model answer with the given replies, one list per question."""
 
     def say(*texts):
-        monkeypatch.setattr(evaluation, "ask_model", lambda model, tokenizer, chats, n, **_: [list(t) for t in texts])
+        def ask_model(model, tokenizer, chats, n, **_):
+            return [list(group[:n]) for group in texts]
+
+        monkeypatch.setattr(evaluation, "ask_model", ask_model)
 
     return say
 
@@ -78,7 +83,8 @@ def test_tester_figures(box, say):
          "assert clamp(1, 2) == 1\nassert clamp(x"])  # a call that raises, one that does not parse
     report = evaluate_tester(None, None, [QUESTION], box, suites=4, asserts=2, **SAMPLING)
     accuracy, kill = 100 * (2 + 1 + 1 + 0) / 8, 100 * (2 + 1 + 0 + 0) / 8
-    wanted = {"suite_right": 25.0, "assert_accuracy": accuracy, "kill": kill, "mul": accuracy * kill / 100}
+    wanted = {"suite_right": 25.0, "assert_accuracy": accuracy, "kill": kill, "mul": accuracy * kill / 100,
+              "attack_success": 100.0, "sight": 0.0}  # the first suite alone, whatever is shown
     assert {name: figure.value for name, figure in report.items()} == pytest.approx(wanted)
     for figure in report.values():
         assert (figure.stderr, figure.by_family) == (0.0, {"clamps": pytest.approx(figure.value)})
@@ -104,6 +110,134 @@ def test_a_hanging_mutant_is_killed_by_the_test_that_hangs(box, say):
     reply = "assert clamp(1, 0, 3) == 1\nassert clamp(5, 0, 3) == 3\nassert clamp(6, 0, 3) == 3"
     ((score,),) = evaluation.score_suites([question], [[extract_tests(reply, "clamp", 3)]], 3, box)
     assert (score.kills, score.timeouts, score.mutants) == ((0, 1, 1), 1, 1)
+
+
+# ---- a tester that reads ----
+
+LOW, HIGH, NEITHER = "assert clamp(-1, 0, 3) == 7", "assert clamp(5, 0, 3) == 7", "assert clamp(1, 0, 3) == 1"
+AIMED = dict(suites=16, asserts=2, **SAMPLING)  # 4 suites for each mutant that is shown
+
+
+@pytest.fixture
+def tester(monkeypatch):
+    """Makes reply(text of the chat, its place, number of the sample) the model; the sizes n that it
+    was asked for are returned."""
+
+    def install(reply):
+        asked = []
+
+        def ask_model(model, tokenizer, chats, n, *, seed, **_):
+            assert seed == 0
+            asked.append(n)
+            texts = [chat[0]["content"] for chat in chats]
+            return [[reply(text, place, i) for i in range(n)] for place, text in enumerate(texts)]
+
+        monkeypatch.setattr(evaluation, "ask_model", ask_model)
+        return asked
+
+    return install
+
+
+def with_mutants(*mutants):
+    return Question("q", "", "clamp", CLAMP, (), Hidden(GOLDEN, mutants, "clamps", "heldout"))
+
+
+def figures_of(questions, box, **other):
+    return evaluate_tester(None, None, questions, box, **{**AIMED, **other})
+
+
+def test_sight_is_what_a_tester_gains_by_reading(box, tester):
+    """With kill alone, a tester that saw nothing had the figures of one that reads."""
+
+    def reads(text, place, i):
+        if MUTANTS[0] in text:
+            return LOW if i < 3 else HIGH  # 3 of 4 suites break the mutant that is shown
+        if MUTANTS[1] in text:
+            return HIGH if i == 2 else NEITHER  # 1 of 4
+        return LOW if i == 1 else NEITHER  # of the first 4: 1 breaks the one, none the other
+
+    asked = tester(reads)
+    figures = figures_of([QUESTION], box)
+    assert figures["attack_success"].value == pytest.approx((75 + 25) / 2)
+    assert figures["sight"].value == pytest.approx((75 - 25 + 25 - 0) / 2)
+    assert figures["sight"].by_family == {"clamps": figures["sight"].value}
+    assert figures["kill"].value == pytest.approx(100 * 1 / 32)  # as before: of 16 suites, 2 mutants
+    assert asked == [16, 4, 4]
+
+
+def test_a_tester_that_does_not_read_has_no_sight(box, tester):
+    """Its random numbers hang on the place of a question. With other numbers for the mutants than
+    for the reference, noise was in a figure that is 0, and its error was twice as large."""
+    questions = [with_mutants(MUTANTS[0]), with_mutants(*MUTANTS), with_mutants(MUTANTS[1])]
+    tester(lambda text, place, i: [LOW, HIGH, NEITHER][(place + i) % 3])
+    figures = figures_of(questions, box)
+    assert (figures["sight"].value, figures["sight"].stderr) == (0.0, 0.0)
+    # Places 0, 1, 2 say LHNL, HNLH, NLHN: 2 of 4; 1 of 4 and 2 of 4; 1 of 4.
+    assert figures["attack_success"].value == pytest.approx(100 * (2 / 4 + 3 / 8 + 1 / 4) / 3)
+
+
+def test_the_error_of_sight_is_that_of_the_paired_difference(box, tester):
+    """Against plain Python: the mutants are run here, and the differences taken one by one."""
+    odd = "def clamp(x, low, high):\n    return {} if x == {} else max(low, min(x, high))\n"
+    chosen = random.Random(5)
+    questions = []
+    for i in range(6):
+        mutants = [odd.format(x + 50, x) for x in chosen.sample(range(-2, 6), 1 + i % 3)]
+        questions.append(with_mutants(*mutants, *(["def clamp(:"] if i == 4 else [])))
+
+    def reply(text, place, i):
+        drawn = random.Random(f"{text} {place} {i}")
+        return "\n".join(f"assert clamp({drawn.randrange(-2, 6)}, 0, 3) == 1" for _ in range(2))
+
+    def share(question, place, shown, mutant):
+        broken, spaces = 0, ({}, {})
+        for program, space in zip((CLAMP, mutant), spaces, strict=True):
+            exec(program, space)
+        for i in range(4):
+            calls = [line[7:-5] for line in reply("\n" + shown, place, i).split("\n")]
+            broken += any(eval(call, spaces[0]) != eval(call, spaces[1]) for call in calls)
+        return broken / 4
+
+    tester(reply)
+    figures = figures_of(questions, box)
+    aimed, gained = [], []
+    for place, question in enumerate(questions):
+        mutants = [m for m in question.hidden.mutants if m != "def clamp(:"]
+        own = fmean(share(question, place, m, m) for m in mutants)
+        aimed.append(100 * own)
+        gained.append(100 * (own - fmean(share(question, place, CLAMP, m) for m in mutants)))
+    for name, values in (("attack_success", aimed), ("sight", gained)):
+        assert stdev(values) > 0
+        assert figures[name].value == pytest.approx(fmean(values)), name
+        assert figures[name].stderr == pytest.approx(stdev(values) / 6**0.5), name
+
+
+def test_black_box_samples_no_more_and_has_no_sight(box, tester):
+    seen = []
+    asked = tester(lambda text, place, i: seen.append(text) or (LOW if i in (1, 7) else NEITHER))
+    figures = figures_of([QUESTION], box, black_box=True)
+    assert asked == [16] and set(seen) == {"Clamp x.\ntest"}
+    assert figures["attack_success"].value == pytest.approx(100 * 1 / 8)  # 1 of 4 suites, one mutant
+    assert (figures["sight"].value, figures["sight"].stderr) == (0.0, 0.0)
+
+
+def test_a_mutant_that_does_not_load_is_not_attacked(box, tester):
+    """It fails every test: each suite would break it, read or not."""
+    broken = "def clamp(:"
+    tester(lambda text, place, i: LOW if MUTANTS[0] in text or broken in text else NEITHER)
+    figures = figures_of([with_mutants(broken), with_mutants(broken, *MUTANTS), with_mutants(broken)], box)
+    assert figures["attack_success"].value == figures["sight"].value == pytest.approx(50.0)
+    assert figures["sight"].stderr == 0.0  # one question is left
+
+
+def test_few_mutants_come_from_all_over_the_question():
+    """Questions have those of one kind side by side: the first three were all of one."""
+    question = with_mutants(*map(str, range(9)))
+    assert evaluation.few_mutants(question, 3) == ["1", "4", "7"]
+    assert evaluation.few_mutants(question, 1) == ["4"]
+    assert evaluation.few_mutants(question, 20) == list(question.hidden.mutants)
+    bare = Question("q", "", "double", "def double(x):\n    return 2 * x\n", ())
+    assert len(evaluation.few_mutants(bare, 3)) == 3  # made
 
 
 # ---- commands ----
@@ -371,7 +505,7 @@ def test_tests_asks_in_rounds_and_counts_as_the_benchmark_does(tmp_path, write, 
     seen = models(lambda chat, seed: rounds[len(chat)])
     argv = ["--data", write("d.jsonl", [function, again]), "--model", "m", "--asserts", "2"]
     result = run(tmp_path, "tests", *argv, "--out", str(tmp_path / "out"))
-    assert [len(chat) for chat in seen] == [1, 1, 3, 3]
+    assert [len(chat) for chat in seen] == 2 * [1, 1, 3, 3]  # again with a mutant in sight
     assert seen[2][1]["content"] == rounds[1]  # the earlier test is in sight
     assert (result["pass@1"], result["pass@2"], result["whole_suites"]) == (100.0, 100.0, 2)
     # 2 * x: eleven other operators, 3 * x, 1 * x. At 0 all of 0 * 2, 0 / 2, ... agree, at 3 they do not.
@@ -379,6 +513,22 @@ def test_tests_asks_in_rounds_and_counts_as_the_benchmark_does(tmp_path, write, 
     assert result["mul"] == result["kill"] == 100.0
     record = json.loads((tmp_path / "out" / "tasks.jsonl").read_text().splitlines()[0])
     assert record["replies"] == list(rounds.values())
+
+
+@pytest.mark.parametrize("flag", [[], ["--suite"], ["--black-box"]])
+def test_tests_tells_a_tester_that_reads(tmp_path, write, models, flag):
+    function = {"func_name": "double", "code": "def double(x):\n    return 2 * x\n", "prompt": "Doubles x.",
+                "task_id": "7", "test_list": []}  # fmt: skip
+    plain = function | {"task_id": "8", "code": "def double(x):\n    pass\n"}  # nothing to mutate
+    seen = models(lambda chat, seed: "No idea." if "2 * x" in chat[0]["content"] else "assert double(3) == 6")
+    argv = ["--data", write("d.jsonl", [function, plain]), "--model", "m", "--asserts", "1"]
+    result = run(tmp_path, "tests", *argv, *flag, "--out", str(tmp_path / "out"))
+    records = [json.loads(line) for line in (tmp_path / "out" / "tasks.jsonl").read_text().splitlines()]
+    names = "attack_success", "sight"
+    wanted = (1.0, 0.0) if flag == ["--black-box"] else (1.0, 1.0)
+    assert [tuple(row[name] for name in names) for row in records] == [wanted, (None, None)]
+    assert tuple(result[name] / 100 for name in names) == wanted and result["sight_stderr"] == 0.0
+    assert len(seen) == (2 if flag == ["--black-box"] else 4)
 
 
 def test_a_suite_with_a_wrong_assert_is_not_in_the_mutation_score(tmp_path, write, models):
