@@ -23,12 +23,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import TextIO
 
@@ -603,6 +603,7 @@ class Run:
         if not cfg.golden:
             replies = sum(suites.values(), [])  # of every program
             row |= tester_metrics(rewards, executions, cfg.asserts)
+            row |= wrong_metrics(batch, programs, executions, self.box)
             row |= {
                 "book_size": len(self.book),
                 "book_added": sum(added for added, _ in changes),
@@ -667,6 +668,38 @@ def tester_metrics(rewards: list, executions: list, k: int) -> dict:
         "pass_hist": pooled(rewards, "pass_hist"),
         "valid_rate": mean([len(suite.tests) / k for suite in suites]),
     }
+
+
+def failing(statuses: Iterable[Status]) -> bool:
+    """Whether a test failed; one that never ran has not."""
+    return any(status not in (Status.PASS, Status.NOT_RUN) for status in statuses)
+
+
+def wrong_metrics(
+    batch: list[Question], programs: list, executions: list, box: Sandbox
+) -> dict[str, float]:
+    """For a metrics row, from the codea1.Replies and codea1.Execution of each question: what the
+    tester could break, and what it broke.
+
+    A program that passed what it was given runs the other valid tests of its question here, without
+    a reward: or else nearly every program that is known to be wrong is one that its suites broke.
+    """
+    loading, wrong, broken, jobs = 0, 0, 0, []
+    for question, written, e in zip(batch, programs, executions, strict=True):
+        own = [[test for suite in row for test in suite.tests] for row in e.suites]
+        tests = dict.fromkeys(chain(*own, e.history))
+        rows = zip(written.programs, own, e.loads, e.status, strict=True)
+        for program, mine, loads, status in rows:
+            loading += loads
+            broken += loads and failing(status[test] for test in mine)
+            known = failing(status.values())
+            wrong += loads and known
+            others = [test for test in tests if test not in status]
+            if loads and others and not known:
+                jobs.append((program, question.entry_point, others))
+    verdicts = box.judge(jobs, resumes=0)  # the first failure is enough
+    wrong += sum(failing(verdict.statuses) for verdict in verdicts)
+    return {"wrong_programs": wrong / max(loading, 1), "broken_programs": broken / max(wrong, 1)}
 
 
 def role_metrics(role: str, player: Player, replies: list, stats: list, step: int) -> dict:
@@ -763,7 +796,7 @@ def cause(row: dict, cfg: Config) -> str:
 
 def evaluate(run: Run, questions: list[Question]) -> dict:
     """In percent, with standard errors and by family: golden_t1 and golden_greedy of the coder;
-    suite_right, assert_accuracy, kill and mul of the tester (in self-play the same model)."""
+    what `evaluate_tester` has of the tester (in self-play the same model)."""
     cfg, box, coder = run.cfg, run.box, run.players["coder"]
     sampling = dict(
         style=cfg.prompt_style, temperature=cfg.eval_temperature, top_p=cfg.eval_top_p,

@@ -410,6 +410,16 @@ GUARDS = [
         ("tests/test_grpo.py::test_the_learning_rate_warms_up_from_its_first_step_and_ends_at_zero",),
     ),
     Guard(
+        "sight: a mutant that does not load is not attacked", "eval.py",
+        "        if group[0].mutants:  # it loads\n", "        if True:\n",
+        ("tests/test_eval.py::test_a_mutant_that_does_not_load_is_not_attacked",),
+    ),
+    Guard(
+        "sight: a program runs what other suites of its question test", "run.py",
+        "            if loads and others and not known:\n", "            if False:\n",
+        ("tests/test_run.py::test_what_a_tester_could_break_is_counted_beside_what_it_broke",),
+    ),
+    Guard(
         "an incomplete checkpoint is skipped", "run.py",
         "            if sha256(folder / name) != digest:\n", "            if False:\n",
         (

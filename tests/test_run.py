@@ -23,10 +23,11 @@ import run as runs
 from asserts import parse_assert
 from run import Config, check_config, make_config, memory_bytes
 from sandbox import Sandbox, Status
-from tasks import load_questions, save_questions
+from tasks import Question, Test, load_questions, save_questions
 
 ROOT = Path(codea1.__file__).parent
-FIGURES = {"golden_t1", "golden_greedy", "suite_right", "assert_accuracy", "kill", "mul"}
+FIGURES = {"golden_t1", "golden_greedy", "suite_right", "assert_accuracy", "kill", "mul",
+           "attack_success", "sight"}
 SMALL = ["--steps", "4", "--batch-questions", "3", "--programs", "3", "--suites", "3", "--eval-samples", "1",
          "--save-every", "2", "--workers", "2", "--threads", "1"]
 
@@ -387,6 +388,37 @@ def test_a_run_goes_on_wherever_its_files_have_moved(small, tmp_path, monkeypatc
     assert codea1.main([*resume, *moved]) == 0
     monkeypatch.chdir("/")
     assert codea1.main(resume) == 0  # where they are now is known
+
+
+def test_what_a_tester_could_break_is_counted_beside_what_it_broke():
+    """Its reward alone does not say whether a tester that breaks little is weak, or its coder good."""
+    question = Question("q", "", "double", "def double(x):\n    return 2 * x\n", ())
+    one, two, old = (Test(f"double({x})", str(2 * x)) for x in (1, 2, 3))
+    p, f, t, n = Status.PASS, Status.FAIL, Status.TIMEOUT, Status.NOT_RUN
+    slip = "def double(x):\n    return 2 * x if x != {} else 0\n"
+    rows = [  # a program, the tests of its own two suites, what it did with these and with `old`
+        (question.reference, [one], {one: p, old: p}),  # right: passes `two` as well
+        (slip.format(1), [one, two], {one: f, two: p, old: p}),  # broken by its own
+        (slip.format(2), [one], {one: p, old: p}),  # wrong, as another program's test shows
+        (slip.format(3), [one, two], {one: p, two: p, old: t}),  # wrong by the book alone
+        (slip.format(9), [two], {two: p, old: n}),  # wrong, but no test shows it
+        ("def double(:", [one], {one: Status.ERROR, old: Status.ERROR}),  # does not load
+    ]
+    suites = []
+    for _, tests, _ in rows:
+        parts = tests[:1], tests[1:]
+        suites.append([codea1.Suite(tuple(part), 0) for part in parts])
+    loads, status = [True] * 5 + [False], [done for _, _, done in rows]
+    e = codea1.Execution(suites, [old], [], loads, status)
+    replies = codea1.Replies([], [], [], [program for program, _, _ in rows])
+    with Sandbox(workers=1) as box:
+        found = runs.wrong_metrics([question], [replies], [e], box)
+        assert found == {"wrong_programs": 3 / 5, "broken_programs": 1 / 3}
+        twice = runs.wrong_metrics([question] * 2, [replies] * 2, [e] * 2, box)
+        assert twice == found  # shares of all programs of a step
+        empty = codea1.Execution([[]], [], [], [True], [{}])
+        alone = codea1.Replies([], [], [], [question.reference])
+        assert set(runs.wrong_metrics([question], [alone], [empty], box).values()) == {0.0}
 
 
 @pytest.mark.parametrize("name", ["questions", "eval_questions", "final_questions"])
