@@ -827,7 +827,7 @@ def print_final(final: dict) -> None:
     tell = partial(say, stream=sys.stdout)
     before, after = final["before"], final["after"]
     tell(f"\n{'held-out, %':<18}{'before':>16}{'after':>16}{'change':>9}")
-    for name in after["stderr"]:
+    for name in before["stderr"]:
         cells = [f"{x[name]:.1f} ± {x['stderr'][name]:.1f}" for x in (before, after)]
         change = after[name] - before[name]
         tell(f"{name:<18}{cells[0]:>16}{cells[1]:>16}{change:>+9.1f}")
