@@ -18,7 +18,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
-from hashlib import sha256
 from itertools import chain, islice
 from pathlib import Path
 from statistics import stdev
@@ -40,7 +39,7 @@ from benchmarks import (
     open_box,
     program_of,
 )
-from model import TOKENIZER_FILES, Qwen2, Tokenizer, generate, read_json, read_text
+from model import TOKENIZER_FILES, Qwen2, Tokenizer, file_digest, generate, read_json, read_text
 from sandbox import Sandbox, SandboxError, Status, Value
 from tasks import Hidden, Question, Test
 
@@ -325,14 +324,7 @@ def digests(args: Namespace) -> dict[str, str]:
         names = "config.json", "generation_config.json", *TOKENIZER_FILES
         paths += [folder / name for name in names if (folder / name).exists()]
         paths += sorted(folder.glob("*.safetensors*"))
-    found = {}
-    for path in paths:
-        digest = sha256()
-        with open(path, "rb") as file:
-            while chunk := file.read(1 << 24):
-                digest.update(chunk)
-        found[f"contents of {path}"] = digest.hexdigest()
-    return found
+    return {f"contents of {path}": file_digest(path) for path in paths}
 
 
 def keep_settings(folder: Path, args: Namespace) -> None:

@@ -15,6 +15,7 @@ C cache columns.
 
 import copy
 import gzip
+import hashlib
 import json
 import math
 import re
@@ -275,6 +276,15 @@ def read_text(path: str | Path) -> str:
     if text.startswith(LFS):
         raise broken(path, "")
     return text.replace("\r\n", "\n")
+
+
+def file_digest(path: str | Path) -> str:
+    """The SHA-256 of a file's contents, in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 24):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def read_json(path: Path) -> dict:

@@ -41,7 +41,7 @@ from eval import evaluate_coder, evaluate_tester
 from grpo import Policy
 from mistake_book import MistakeBook
 from model import Config as ModelConfig
-from model import Qwen2, Tokenizer, read_json
+from model import Qwen2, Tokenizer, file_digest, read_json
 from sandbox import Sandbox, SandboxError, Status
 from tasks import Question, coder_messages, load_questions
 
@@ -394,14 +394,6 @@ def fingerprint(model: Qwen2) -> str:
     for name, p in model.named_parameters():
         digest.update(f"{name}{tuple(p.shape)}".encode())
         digest.update(p.detach().flatten()[:64].float().cpu().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def sha256(path: Path | str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as f:
-        while part := f.read(1 << 20):
-            digest.update(part)
     return digest.hexdigest()
 
 
@@ -881,7 +873,7 @@ def write_checkpoint(run: Run, folder: Path) -> None:
         torch.save(player.policy.state_dict(), folder / f"{role}.pt")
     run.book.save(folder / "book.json")
     paths = [f for f in sorted(folder.rglob("*")) if f.is_file()]
-    files = {str(f.relative_to(folder)): sha256(f) for f in paths}
+    files = {str(f.relative_to(folder)): file_digest(f) for f in paths}
     write_json(folder / "manifest.json", {"step": run.step, "files": files})
     for name in [*files, "manifest.json"]:
         sync(folder / name)
@@ -905,7 +897,7 @@ def damaged(folder: Path) -> str:
         if folder.name != f"step_{manifest['step']:06d}":
             return name
         for name, digest in manifest["files"].items():
-            if sha256(folder / name) != digest:
+            if file_digest(folder / name) != digest:
                 return name
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return name
@@ -936,7 +928,7 @@ def describe(cfg: Config, players: dict[str, Player]) -> dict:
 def digests(cfg: Config) -> dict[str, str]:
     """What is in the files, "" where there is none."""
     paths = {name: getattr(cfg, name) for name in FILES}
-    return {f"{name}_sha256": path and sha256(path) for name, path in paths.items()}
+    return {f"{name}_sha256": path and file_digest(path) for name, path in paths.items()}
 
 
 def resume_config(path: Path, given: dict) -> Config:
