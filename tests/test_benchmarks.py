@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from verify import verify
 
-from benchmarks import Case, Judge, Task, load_tasks, mutants, passes, plus_cases
+from benchmarks import Case, Judge, Task, load_tasks, mutants, passes, plus_cases, seconds_for
 from sandbox import Opaque, Sandbox, Status, Value
 from tasks import Question, load_questions
 
@@ -119,6 +119,14 @@ def test_a_program_that_fails_the_base_inputs_fails_plus(box):
     task = plus_task("Mbpp/3", solution="def f(n):\n    return n\n", base=[[1]], plus=[[2]])
     (verdict,) = Judge([task], box)([(task, "def f(n):\n    return 2\n")])
     assert verdict == {"base": False, "plus": False}
+
+
+def test_a_large_value_has_time_to_leave_its_process():
+    """EvalPlus compares where the program runs. Here a right list of a million numbers, made in 0.4 s,
+    ran out of its 1.7 s on the way: the reference of HumanEval/130 failed on a slow machine."""
+    assert [seconds_for(Case([], value, 0.01)) for value in (1, "ab", [])] == pytest.approx([1.0] * 3, abs=1e-4)
+    assert seconds_for(Case([], [0] * 1_000_000, 0.4)) == pytest.approx(4.6)
+    assert seconds_for(Case([], "a" * 20_000_000, 0.5)) == pytest.approx(5.0)
 
 
 def test_values_that_are_too_large_together_are_compared_all_the_same(box):
